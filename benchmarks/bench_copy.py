@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.helper import pin, ran_s, work_of
 from benchmarks.pairs import compare
-from hpc.measure.timer import HostTimer
+from hpc.measure.timer import StepTimer
 from hpc.node_agent.agent import Copying, NodeAgent
 from hpc.recovery.folders import PARTIAL
 from hpc.recovery.journal import Journal, read_progress
@@ -61,7 +61,7 @@ def _compare(name: str, work: Callable[[], None], step_s: float, interval_s: flo
         while "placed" not in agent.copy_facts():
             time.sleep(0.01)
         pin(process, copier_on)
-        timer = HostTimer(len(journals[0].samples))
+        timer = StepTimer(len(journals[0].samples))
         timer.record_into(journals[0].stamps)
         done = 0
 

@@ -70,7 +70,7 @@ def _paddle(rng: random.Random, step: int, clock: str) -> str:
 
 
 def _plsc(rng: random.Random, step: int, clock: str) -> str:
-    loss, rate = rng.uniform(5, 45), rng.uniform(900, 2600)
+    loss, rate = rng.uniform(5, 45), rng.uniform(950, 1150)
     return (
         f"INFO @DAY {clock.replace('.', ',')} entry.py:1022] Pass:@EPOCH batch:{10 * step} lr:0.10000000 "
         f"loss:{loss:.6f} qps:{rate:.2f}"
@@ -78,7 +78,7 @@ def _plsc(rng: random.Random, step: int, clock: str) -> str:
 
 
 def _mxnet(rng: random.Random, step: int, clock: str) -> str:
-    rate = rng.uniform(2700, 11000)
+    rate = rng.uniform(9500, 11500)
     return (
         f"@DAY {clock.replace('.', ',')}:INFO: Epoch[@EPOCH] Batch [{step - 1}-{step}]\tSpeed: {rate:.2f} samples/sec"
         "\tLR: 0.256"

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from benchmarks.pairs import against_limit
-from hpc.measure.timer import DeviceTimer, HostTimer, StepTimer
+from hpc.measure.timer import StepTimer, device_timer
 
 BLOCKS, STEPS = 40, 5000
 LIMIT_US = 2.0
@@ -60,8 +60,8 @@ def _taken_us(what: Callable[[], None]) -> float:
 def main() -> None:
     """Prints one line per kind of timer."""
     kinds: dict[str, StepTimer] = {
-        "host marks": HostTimer(STEPS),
-        "device marks (mock events, no GPU)": DeviceTimer(STEPS, EmptyEvent, None),
+        "host marks": StepTimer(STEPS),
+        "device marks (mock events, no GPU)": device_timer("phases", STEPS, EmptyEvent, None),
     }
     for name, timer in kinds.items():
         run = partial(_with, timer)

@@ -20,7 +20,8 @@ import numpy as np
 from hpc.measure import connections
 from hpc.measure.clock import GlobalClock
 from hpc.measure.connections import Connections
-from hpc.run.rendezvous import Launch, join
+from hpc.run.rendezvous import join
+from hpc.system.job_facts import Launch
 
 SIZES, THREADS, REPEATS, LIMIT_S = (128, 512, 2048), 64, 10, 300.0
 RANKS_PER_CLOCK = 64

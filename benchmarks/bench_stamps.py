@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.helper import pin, ran_s, work_of
 from benchmarks.memory import KEPT
 from benchmarks.pairs import compare
-from hpc.measure.timer import HostTimer, StepTimer
+from hpc.measure.timer import StepTimer
 from hpc.node_agent.agent import NodeAgent, TelemetryRequest
 from hpc.node_agent.sources import RankProcess, pid_namespace
 from hpc.recovery.journal import Journal
@@ -31,7 +31,7 @@ TIME_LIMIT, MEMORY_LIMIT_BYTES = 1.005, 100
 FEW_STEPS, MANY_STEPS = 2_000, {"mpi": 202_000, "torch-ddp": 22_000}
 
 
-class NoTimer(HostTimer):
+class NoTimer(StepTimer):
     """Records nothing."""
 
     def begin(self, step: int) -> None:
@@ -75,7 +75,7 @@ def _compare_time(name: str, work: Callable[[], None], of_ranks: tuple[int, ...]
         assert agent._process is not None, "no telemetry can be had here"
         helper = agent._process.pid
         pin(helper, helper_on)
-        timer = HostTimer(STEPS)
+        timer = StepTimer(STEPS)
         timer.record_into(journal.stamps)
         nothing = NoTimer(STEPS)
 

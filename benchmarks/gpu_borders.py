@@ -114,9 +114,9 @@ class Training(NamedTuple):
 
 def measure_borders(figures: Figures, training: Training, steps: int = 20) -> None:
     """Puts how far the training's time stamps are from its kernels. Raises PartError where they are too far."""
-    from hpc.measure.timer import DeviceTimer
+    from hpc.measure.timer import device_timer
 
-    timer = DeviceTimer(steps, training.make_event, training.stream, training.clock)
+    timer = device_timer("phases", steps, training.make_event, training.stream, training.clock)
     records = (timer.batch_ready, timer.forward_end, timer.grads_ready, timer.end)
     columns = (1, 2, 3, 5)  # of the time stamps; t4 is that of a reduction, of which there is none
     recorded: list[tuple[int, int]] = []

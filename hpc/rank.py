@@ -27,8 +27,8 @@ from hpc.backends import (
     load_backend,
     load_collectives,
     missing_modules,
-    options_of_run,
 )
+from hpc.backends.refusals import refusal
 from hpc.measure.connections import Connections
 from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_of
 from hpc.model.files import AttemptFiles, TracesFolder
@@ -45,7 +45,6 @@ from hpc.run.rank_state import (
     RankArguments,
     ReservedFiles,
     attempted,
-    fail,
     limit_exit,
 )
 from hpc.system import removed
@@ -104,7 +103,7 @@ def run_ranks(arguments: RankArguments, run: RunSpec, comm: Communicator | None 
         return error.status
     except BaseException as error:  # noqa: BLE001 - whatever a workload raises must end all ranks, with a note
         reserved.release()
-        return fail(rank.failure(error), rank.comm)
+        return rank.fail(error)
     return 0
 
 
@@ -127,7 +126,8 @@ def _join(rank: Rank, comm: Communicator | None) -> World:
     world = world_of(comm, run.ranks_per_node if arguments.simulate_nodes else None)
     rank.preflight.met(comm, world)
     rank.preflight.demand()
-    options_of_run(run)
+    if reason := refusal(run):
+        raise InvalidRun(f"backend {run.backend}: {reason}")
     _check_code(run, arguments.run)
     if comm.rank == 0 and arguments.script is not None:
         rank.script = attempted(rank.problems, "script", partial(_script_text, arguments.script), "")

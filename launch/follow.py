@@ -240,7 +240,10 @@ def write_missing_records(
         missing = _open_attempts_of(traces, ends)
     for begin in missing:
         recover(begin.stem)
-    return [_close(traces, begin, ends[begin.job_id], logs) for begin in missing]
+    return [
+        close_attempt(begin, logs, traces, _end_of(begin, ends[begin.job_id]), attempt_folders(traces, begin.stem))
+        for begin in missing
+    ]
 
 
 def _open_attempts_of(traces: Path, ends: Mapping[str, JobEnd]) -> list[BeginRecord]:
@@ -256,13 +259,11 @@ def _open_attempts_of(traces: Path, ends: Mapping[str, JobEnd]) -> list[BeginRec
     ]
 
 
-def _close(traces: Path, begin: BeginRecord, end: JobEnd, logs: Path) -> ExitRecord:
-    job = end if begin.restart_count >= end.restarts else _former_start(begin, end)
-    return close_attempt(begin, logs, traces, job, attempt_folders(traces, begin.stem))
-
-
-def _former_start(begin: BeginRecord, end: JobEnd) -> JobEnd:
-    """The end of the earlier start that the attempt began in: from the accounts, else only that it was requeued."""
+def _end_of(begin: BeginRecord, end: JobEnd) -> JobEnd:
+    """The end of the start that the attempt began in; of an earlier one from the accounts, else only that it was
+    requeued."""
+    if begin.restart_count >= end.restarts:
+        return end
     starts = scheduler_of(begin.job_id).starts(begin)
     known = [start for start in starts if start.restarts == begin.restart_count and start.requeued]
     restarts = f"restart {begin.restart_count} of {end.restarts}" if begin.restart_count else "its first start"

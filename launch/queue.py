@@ -106,14 +106,6 @@ class Ended:
 Event = FolderLocked | NothingToDo | NotSubmitted | Joined | Submitted | Refused | Pending | Released | Unlisted | Ended
 
 
-class _Locked(Exception):
-    """The text names the process that has the lock."""
-
-    @classmethod
-    def throw(cls, holder: str) -> None:
-        raise cls(holder)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SubmissionRecord:
     """The jobs made of a script, and the runs that they hold."""
@@ -210,11 +202,9 @@ class Queue:
         if not self._waiting or time.monotonic() < self._not_before_s:
             return
         with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(self._lock.held(_Locked.throw))
-            except _Locked as locked:
-                yield FolderLocked(holder=str(locked))
-                stack.enter_context(self._lock.held(lambda holder: None))
+            if not self._lock.take():
+                yield FolderLocked(holder=self._lock.holder())
+            stack.enter_context(self._lock.held(lambda holder: None))
             try:
                 memory = stack.enter_context(contextlib.closing(SubmissionRecords(self._lock.path.parent)))
                 yield from self._submit_what_fits(memory)

@@ -90,6 +90,16 @@ def progress_bar() -> ProgressBar | None:
     return lambda items: track(items, "reading", console=Console(stderr=True), transient=True)
 
 
+def threshold_of(options: argparse.Namespace, parser: argparse.ArgumentParser) -> float:
+    """The share that --threshold names; ends the command for other texts."""
+    from hpc.model.reference import read_share
+
+    try:
+        return read_share(options.threshold)
+    except ValueError as error:
+        parser.error(f"--threshold: {error}")
+
+
 def add_out(parser: argparse.ArgumentParser, also: str = "") -> None:
     """Adds --out, where `put_out` writes."""
     parser.add_argument(

@@ -20,6 +20,7 @@ from parse.command_options import (
     conditions,
     put_out,
     take_columns_of_paths,
+    threshold_of,
 )
 
 if TYPE_CHECKING:
@@ -65,14 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = "BASE and NEW" if options.reference is None else "one measurement beside --reference"
         parser.error(f"{len(options.paths)} paths: {wanted} are needed")
     take_columns_of_paths(options, parser)
-    from hpc.model.reference import read_share
+    options.threshold = threshold_of(options, parser)
     from parse.comparison.types import ComparisonError
     from parse.report.summary import TableError
 
-    try:
-        options.threshold = read_share(options.threshold)
-    except ValueError as error:
-        parser.error(f"--threshold: {error}")
     if options.reference is not None and options.ignore:
         parser.error("--ignore is for two measurements: a reference names the settings that count")
     try:

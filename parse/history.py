@@ -13,7 +13,7 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import DEFAULT_THRESHOLD, add_out, add_where, conditions, put_out
+from parse.command_options import DEFAULT_THRESHOLD, add_out, add_where, conditions, put_out, threshold_of
 
 if TYPE_CHECKING:
     from parse.trend.series import History
@@ -48,15 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(argv)
     deny_world_writing()
-    from hpc.model.reference import read_share
     from parse.comparison.types import ComparisonError
     from parse.trend.series import read_history
 
-    try:
-        threshold = read_share(options.threshold)
-    except ValueError as error:
-        parser.error(f"--threshold: {error}")
-    where = conditions(options.where, parser)
+    threshold, where = threshold_of(options, parser), conditions(options.where, parser)
     try:
         history = read_history(options.folders, threshold, where=where, ignored=options.ignore)
     except ComparisonError as error:

@@ -88,14 +88,13 @@ AIRANK_HELP = (
     "in place of the table, times to train by AI-Rank's rules, and the rules that the logs break; has options of its "
     "own: --airank --help"
 )
-WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 VERBOSE_HELP = (
     "all that is known: every setting, column and warning in full, notes, of the ledger intervals, ranks, evidence and "
     "where the time of a run goes, and each file of folders that is no log with the reason"
 )
 WRITTEN = ("table", "markdown", "json")
 """Formats that have a place for ledgers."""
-OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "out", "where", "base", "against")
+OF_SUMMARIES = ("what_if", "ledger", "wide", "verbose", "out", "where", "base", "against")
 """Options that --explain has no use for."""
 
 
@@ -138,11 +137,8 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         parser.error("PATH is missing, and no folder traces is here: folders or files to summarise")
     if options.ledger and options.format not in WRITTEN:
         parser.error(f"--ledger --format {options.format}: a ledger has the formats {', '.join(WRITTEN)}")
-    if (options.wide or options.warnings) and options.format != "table":
-        option = "--wide" if options.wide else "--warnings"
-        parser.error(
-            f"{option} --format {options.format}: only the format table leaves columns out or shortens warnings"
-        )
+    if options.wide and options.format != "table":
+        parser.error(f"--wide --format {options.format}: only the format table leaves columns out")
     if options.ledger and options.kind in ("logs", "table"):
         parser.error(f"--ledger --kind {options.kind}: only traces have the stamps that a ledger is made of")
     if options.against is not None and options.kind == "table":
@@ -171,7 +167,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ledger", action="store_true", help=LEDGER_HELP)
     parser.add_argument("--what-if", action="store_true", help=WHAT_IF_HELP)
     parser.add_argument("--wide", action="store_true", help=WIDE_HELP)
-    parser.add_argument("--warnings", action="store_true", help=WARNINGS_HELP)
     parser.add_argument("--verbose", action="store_true", help=VERBOSE_HELP)
     add_out(parser, "; a folder for ai-rank")
     add_where(parser)
@@ -274,10 +269,7 @@ def _write_airank(folder: Path, results: Sequence[Result]) -> int:
 def _page(options: argparse.Namespace) -> Page:
     from parse.text import Page
 
-    return Page(
-        width=text_width(to_file=options.out is not None), wide=options.wide,
-        all_warnings=options.warnings or options.verbose, verbose=options.verbose,
-    )  # fmt: skip
+    return Page(width=text_width(to_file=options.out is not None), wide=options.wide, verbose=options.verbose)
 
 
 def _summary(options: argparse.Namespace, how: HowToRead | None) -> tuple[Summary, int]:

@@ -37,12 +37,11 @@ Head = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The room that text has, in cells. `wide` tables have all columns, whatever the width; `all_warnings` are given in
-    full length and point by point. `verbose` text has all that is known, else what decides."""
+    """The room that text has, in cells. `wide` tables have all columns, whatever the width. `verbose` text has all
+    that is known, warnings in full length and point by point, else what decides."""
 
     width: int = PIPE_WIDTH
     wide: bool = False
-    all_warnings: bool = False
     verbose: bool = False
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpc.backends.limits import NO_SYNC_OF_SHARDS, fsdp_refusal, multiworker_refusal, one_rank_refusal
+from hpc.backends.limits import fsdp_refusal, multiworker_refusal, one_rank_refusal
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, PAIRS, REDUCE_SCATTER
 from hpc.model.options import WHOLE, Option, OptionValue, read_options
 from hpc.model.spec import SCRIPT, UNKNOWN, RunSpec, SpecError
@@ -200,7 +200,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
             ),
             "compile": Option(default=False, help="run the forward of each child of the model through torch.compile"),
         },
-        no_sync_unsupported=NO_SYNC_OF_SHARDS,
+        no_sync_unsupported="every rank holds a shard of the parameters, which all gather in forward and backward",
         refuses=fsdp_refusal,
         no_sharded_head="the sharded head of arcface is not among FSDP2's shards",
     ),

@@ -23,14 +23,6 @@ _WITH_BF16 = ("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")
 (rocm.docs.amd.com, Data types and precision support)."""
 
 
-def check_one_gpu_per_rank(run: RunSpec) -> None:
-    if run.gpus_per_node != run.ranks_per_node:
-        raise InvalidRun(
-            f"{run.gpus_per_node} GPUs and {run.ranks_per_node} ranks per node were requested; "
-            f"{run.backend} drives one GPU per rank"
-        )
-
-
 def check_sees_gpus(visible: int, run: RunSpec, world: World, framework: str, lacking: str, build: str) -> None:
     """`framework` is its name and version, `lacking` what it was built without, empty where it drives GPUs, `build` the
     one to install where it sees no GPU."""
@@ -92,17 +84,6 @@ def check_not_shared(world: World, comm: Intracomm, uuid: str | None) -> None:
     sharing = [rank for rank, theirs in enumerate(comm.allgather(mine)) if theirs == mine]
     if len(sharing) > 1:
         raise InvalidRun(f"ranks {', '.join(map(str, sharing))} share one GPU of {world.hostname}: bind one to each")
-
-
-def check_cpu_precision(precision: str, fp16_slowdown: int) -> None:
-    """`fp16_slowdown` is how many times slower than fp32 the framework trains in amp-fp16 on a CPU."""
-    if precision == "tf32":
-        raise InvalidRun("precision tf32 was requested; it is a mode of NVIDIA GPUs from Ampere on, not of CPUs")
-    if precision == "amp-fp16":
-        raise InvalidRun(
-            "precision amp-fp16 was requested; a CPU has no fp16 training path worth the name (about "
-            f"{fp16_slowdown} times slower than fp32): take fp32 or bf16"
-        )
 
 
 def check_gpu_precision(precision: str, name: str, capability: tuple[int, int]) -> None:

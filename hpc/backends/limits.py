@@ -10,14 +10,13 @@ from hpc.model.spec import RunSpec
 NODE = "node"
 DEFAULT_BACKEND = "torch-ddp"
 """What a sweep trains with where no backend is named, and what most refusals name instead."""
-NO_SYNC_OF_SHARDS = "every rank holds a shard of the parameters, which all gather in forward and backward"
 
 
 def one_rank_refusal(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
     """The reason why a backend whose one rank drives all GPUs of a node cannot do the run; else empty."""
     if run.gpus_per_node == 0:
         return f"it splits a batch over the GPUs of a node, and the runs have none: take {DEFAULT_BACKEND}"
-    if run.nodes > 1:
+    if run.ranks > 1:
         return f"it is one rank that drives the GPUs of one node: take {DEFAULT_BACKEND} for several nodes"
     if options["compile"]:
         return "compile=on was requested; torch.compile does not go with DataParallel's threads"
@@ -33,8 +32,6 @@ def multiworker_refusal(run: RunSpec, options: Mapping[str, OptionValue]) -> str
 
 def fsdp_refusal(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
     """The reason why FSDP2 cannot do the run with these options of its own, and what to do; else empty."""
-    if run.reduction == "off":
-        return f"reduction was switched off; {run.backend} has no no-sync run: {NO_SYNC_OF_SHARDS}. Leave out --no-sync"
     if options["channels_last"]:
         instead = f"leave it out, or take {DEFAULT_BACKEND}"
         return f"channels_last=on was requested; FSDP2 shards contiguous parameters only: {instead}"

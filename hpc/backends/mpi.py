@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpc.backends import InvalidRun
 from hpc.backends.training import CPU_DEVICE, BackendFacts, Losses, TrainingBase
 from hpc.measure.timer import StepTimer, host_timer
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective, partner_rank
@@ -27,10 +26,6 @@ class MPIAllreduce(TrainingBase):
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
         from mpi4py import MPI
 
-        if run.gpus_per_node:
-            raise InvalidRun(f"{run.gpus_per_node} GPUs per node were requested; backend mpi runs on CPUs only")
-        if run.precision != "fp32":
-            raise InvalidRun(f"precision {run.precision} was requested; backend mpi knows fp32 only")
         self._begin(run, world.rank)
         self._mpi, self._comm = MPI, comm.Dup()
 

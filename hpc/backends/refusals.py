@@ -56,18 +56,20 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
 
 def refusal(run: RunSpec) -> str:
     """The reason why the run's backend or workload would refuse it on any machine; empty where it would not."""
-    checks = (_check_precision, _check_data, _check_training, _check_options, _check_head)
+    checks = (_check_devices, _check_data, _check_training, _check_options, _check_head)
     return next((reason for check in checks if (reason := check(run))), "")
 
 
-def _check_precision(run: RunSpec) -> str:
-    entry = BACKENDS[run.backend]
-    if run.gpus_per_node or run.precision in entry.cpu_precisions:
-        return ""
-    return (
-        f"precision {run.precision} was requested; on CPUs, where these runs are, it trains in "
-        f"{', '.join(entry.cpu_precisions)}"
-    )
+def _check_devices(run: RunSpec) -> str:
+    entry, gpus = BACKENDS[run.backend], run.gpus_per_node
+    if not gpus and run.precision not in entry.cpu_precisions:
+        able = ", ".join(entry.cpu_precisions)
+        return f"precision {run.precision} was requested; on CPUs, where these runs are, it trains in {able}"
+    if gpus and not entry.uses_gpus:
+        return f"{gpus} GPUs per node were requested; it runs on CPUs only"
+    if gpus and entry.where and not entry.one_rank_per_node and gpus != run.ranks_per_node:
+        return f"{gpus} GPUs and {run.ranks_per_node} ranks per node were requested; it drives one GPU per rank"
+    return ""
 
 
 def _check_data(run: RunSpec) -> str:
@@ -129,5 +131,7 @@ def _check_options(run: RunSpec) -> str:
                     check_ranks(name, parse_delays(value), run.ranks)
     except OptionError as error:
         return str(error)
-    refuses = BACKENDS[run.backend].refuses
-    return refuses(run, options) if refuses is not None else ""
+    entry = BACKENDS[run.backend]
+    if run.reduction == "off" and entry.no_sync_unsupported:
+        return f"reduction was switched off, and it has no no-sync run: {entry.no_sync_unsupported}"
+    return entry.refuses(run, options) if entry.refuses is not None else ""

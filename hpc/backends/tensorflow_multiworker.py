@@ -30,11 +30,6 @@ class TensorFlowMultiWorker(TensorFlowLoop):
     """One process per device; variables are mirrored, and all-reduced gradients are applied to each mirror."""
 
     def _join_group(self, run: RunSpec, world: World, comm: Intracomm) -> str:
-        collective = str(self._options["collective"])
-        if collective == "nccl" and self._device == CPU:
-            raise InvalidRun(
-                "collective nccl was requested; it reduces on GPUs, and the run has none: take auto or ring"
-            )
         self._comm = comm
         workers = endpoints(comm, requested_interface(self._device != CPU)) if comm.size > 1 else []
         self._strategy = _make_strategy(workers, world.rank, self._device, _communication(self._options))
@@ -45,7 +40,7 @@ class TensorFlowMultiWorker(TensorFlowLoop):
         if comm.size == 1:
             return "none"
         on_gpus = {"ring": "grpc ring", "nccl": "nccl", "auto": "chosen by TensorFlow"}
-        return "grpc ring" if self._device == CPU else on_gpus[collective]
+        return "grpc ring" if self._device == CPU else on_gpus[str(self._options["collective"])]
 
     def _scope(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = self._strategy.scope()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpc.backends import BACKENDS, InvalidRun
+from hpc.backends import InvalidRun
 from hpc.backends.torch_loop import HALF, MakeOptimizer, TorchLoop, check_precision, describe_device, visible_gpus
 from hpc.backends.training import BackendFacts
 from hpc.measure.timer import StepTimer
@@ -29,9 +29,6 @@ class TorchDP(TorchLoop):
     absent = ("grads_ready",)
 
     def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
-        _check_layout(run)
-        if self._options["compile"]:
-            raise InvalidRun("compile was requested; torch.compile does not go with DataParallel's threads")
         if (visible := visible_gpus(run, world)) < run.gpus_per_node:
             raise InvalidRun(f"{run.gpus_per_node} GPUs per node were requested; {world.hostname} shows {visible}")
         self._devices = [torch.device("cuda", index) for index in range(run.gpus_per_node)]
@@ -69,20 +66,3 @@ class Autocasting(torch.nn.Module):
     def forward(self, *batch: Any, **named: Any) -> Any:
         with torch.autocast(self._device_type, dtype=self._dtype):
             return self.module(*batch, **named)
-
-
-def _check_layout(run: RunSpec) -> None:
-    if run.reduction == "off":
-        raise InvalidRun(
-            f"reduction was switched off; torch-dp has no no-sync run: {BACKENDS['torch-dp'].no_sync_unsupported}"
-        )
-    if run.gpus_per_node == 0:
-        raise InvalidRun(
-            "no GPU was requested; torch-dp splits a batch over the GPUs of a node and would be the bare model on a "
-            "CPU: take torch-ddp"
-        )
-    if run.nodes > 1 or run.ranks_per_node > 1:
-        raise InvalidRun(
-            f"{run.nodes} nodes with {run.ranks_per_node} ranks each were requested; torch-dp is one rank that drives "
-            "the GPUs of one node: take torch-ddp"
-        )

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from hpc.backends import InvalidRun
-from hpc.backends.limits import NODE, fsdp_refusal, shard_group_size
+from hpc.backends.limits import NODE, shard_group_size
 from hpc.backends.torch_loop import MakeOptimizer, recorded
 from hpc.backends.torch_process_group import ProcessGroupLoop
 from hpc.backends.training import synchronised_norms
@@ -58,8 +58,6 @@ class TorchFSDP(ProcessGroupLoop):
         super()._begin(replace(run, options={"channels_last": "off", **run.options}), rank)
 
     def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
-        if reason := fsdp_refusal(run, self._options):
-            raise InvalidRun(reason)
         if not run.gpus_per_node and torch.__version__ < OLDEST_ON_CPUS:
             raise InvalidRun(
                 f"FSDP2 of torch {torch.__version__} is not known to learn right on CPUs: take torch 2.13 or newer, "

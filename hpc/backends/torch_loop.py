@@ -6,7 +6,7 @@ import gc
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial, wraps
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,9 @@ from hpc.measure.timer import StepTimer, device_timer, host_timer
 from hpc.model.collective_plan import ALL_REDUCE, BROADCAST
 from hpc.model.groups import RankGroup
 from hpc.model.training import TrainingState, check_shapes
+from hpc.observe.collectives import sender_of
 from hpc.observe.events import BUFFERS, FROM_ONE, NAMES, NO_ROOT, TO_ONE, UNCLEAR, CollectiveName, waits_at_once
+from hpc.observe.patches import Patches
 from hpc.observe.process_groups import collective_of
 
 if TYPE_CHECKING:
@@ -48,7 +50,6 @@ def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> torch.device:
     """This rank's device: of the visible GPUs, the one for its place on the node. Raises InvalidRun. Collective."""
     if run.gpus_per_node == 0:
         return torch.device("cpu")
-    checks.check_one_gpu_per_rank(run)
     device = torch.device("cuda", checks.index_of_rank(world, visible_gpus(run, world)))
     torch.cuda.set_device(device)
     checks.check_not_shared(world, comm, describe_device(device).uuid)
@@ -73,10 +74,10 @@ def is_rocm() -> bool:
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raises InvalidRun where the device lacks the precision: it is never replaced by another one."""
+    """Raises InvalidRun where the GPU lacks the precision: it is never replaced by another one."""
     if device.type == "cpu":
-        checks.check_cpu_precision(precision, fp16_slowdown=30)
-    elif is_rocm():
+        return
+    if is_rocm():
         properties = torch.cuda.get_device_properties(device)
         checks.check_amd_precision(precision, properties.name, properties.gcnArchName)
     else:
@@ -374,8 +375,6 @@ class TorchCollectives(TorchLoop):
 # Not seen are those of C++ callers: DDP's buckets, whose reduction is between two time stamps of the step, and those
 # inside compiled graphs.
 
-COALESCED = "_broadcast_coalesced"
-
 
 @contextmanager
 def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda name: None) -> Iterator[None]:
@@ -384,10 +383,10 @@ def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda n
     works: dict[int, tuple[int, bool]] = {}  # by the identity of its Work: a number in the step, and waits_at_once
 
     def collective(method: Callable[..., Any], name: str) -> Callable[..., Any]:
-        @wraps(method)
         def call(group: Any, *values: Any, **named: Any) -> Any:
             about_to_call(name)
-            key = id(group), name, _root(name, values)  # torch keeps the groups of a training
+            root = sender_of(values) if name in FROM_ONE else UNCLEAR if name in TO_ONE else NO_ROOT
+            key = id(group), name, root  # torch keeps the groups of a training
             if key not in calls:
                 calls[key] = collective_of(name, group, key[2])
             called = calls[key]
@@ -407,7 +406,6 @@ def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda n
         return call
 
     def waiting(method: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(method)
         def wait(work: Any, *values: Any, **named: Any) -> Any:
             number, at_once = works.pop(id(work), (None, False))
             if number is None:
@@ -421,38 +419,20 @@ def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda n
         return wait
 
     def broadcast(function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
         def call(group: Any, tensors: Any, size: int, root: int = 0) -> Any:
             return meetings.meet(BUFFERS, function, group, tensors, size, root, root=root)
 
         return call
 
-    changed = [
-        _replaced(dist.ProcessGroup, method, collective(getattr(dist.ProcessGroup, method), name))
-        for method, name in NAMES.items()
-        if hasattr(dist.ProcessGroup, method)
-    ]
-    changed.append(_replaced(dist.Work, "wait", waiting(dist.Work.wait)))
-    changed.append(_replaced(dist, COALESCED, broadcast(getattr(dist, COALESCED))))
+    patches = Patches()
+    for method, name in NAMES.items():
+        patches.replace(dist.ProcessGroup, method, partial(collective, name=name))
+    patches.replace(dist, "Work.wait", waiting)
+    patches.replace(dist, "_broadcast_coalesced", broadcast)
     try:
         yield
     finally:
-        for owner, name, original in reversed(changed):
-            setattr(owner, name, original)
-
-
-def _replaced(owner: Any, name: str, value: Any) -> tuple[Any, str, Any]:
-    original = vars(owner)[name]  # a getattr would unwrap pybind's descriptor, and what is put back would not bind
-    setattr(owner, name, value)
-    return owner, name, original
-
-
-def _root(name: str, values: tuple[Any, ...]) -> int:
-    """The rank that sends, from the call's options or its last argument."""
-    if name not in FROM_ONE:
-        return UNCLEAR if name in TO_ONE else NO_ROOT
-    root = getattr(values[-1], "rootRank", values[-1]) if values else None
-    return root if isinstance(root, int) else UNCLEAR
+        patches.remove()
 
 
 MAX_REASON = 200

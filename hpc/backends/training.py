@@ -176,7 +176,8 @@ class TrainingBase(ABC):
         self._reduces, self._step_only = run.reduction == "on", run.timing == "step"
         options = options_of_run(run)
         self._options = {name: options[name] for name in BACKENDS[run.backend].options}
-        self._scale = static_scale(self._options.get("loss_scale", "dynamic"))
+        scale = self._options.get("loss_scale", "dynamic")
+        self._scale = None if scale == "dynamic" else float(scale)
 
     def _training_facts(self, *, absent: Sequence[str] = (), **facts: Any) -> BackendFacts:
         """`group_facts` and the facts of a training; `absent` are the stamps that `--timing phases` lacks."""
@@ -234,19 +235,6 @@ class Losses:
         """The losses of all steps, NaN where there is none; waits for the device."""
         self.release()
         return self._numbers.tolist()
-
-
-def static_scale(option: OptionValue) -> float | None:
-    """The static loss scale of amp-fp16, None for a dynamic one. Raises InvalidRun where the option is neither."""
-    if option == "dynamic":
-        return None
-    try:
-        scale = float(option)
-    except ValueError:
-        scale = 0.0
-    if not 0 < scale < float("inf"):
-        raise InvalidRun(f"loss_scale is {option!r}; it must be dynamic or a number above 0")
-    return scale
 
 
 def synchronised_norms(run: RunSpec, layers: Iterable[object]) -> list[str]:

@@ -36,7 +36,7 @@ MAX_HOSTS_NAMED = 3
 """The maximum of hosts without the key that are named."""
 _HEADER = struct.Struct("!iQ")
 """Before each message: its tag, and its length in bytes."""
-_ALLGATHER, _GATHER, _SCATTER, _BCAST, _BARRIER, _GATHER_ARRAY, _LARGEST, _PLACES, _ABORT = range(-1, -10, -1)
+_GATHER, _SCATTER, _BCAST, _GATHER_ARRAY, _LARGEST, _PLACES, _ABORT = range(-1, -8, -1)
 """Tags; MPI's are positive."""
 FAN_OUT = 32
 _PART = struct.Struct("!IQ")
@@ -213,8 +213,7 @@ class Connections:
 
     def allgather(self, value: Any) -> list[Any]:
         """The values of all ranks."""
-        joined = Allgathering(self, _ALLGATHER, json.dumps(value).encode(), b",").complete()
-        everyone: list[Any] = json.loads(b"[%b]" % joined)
+        everyone: list[Any] = self.bcast(self.gather(value))
         return everyone
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -251,11 +250,12 @@ class Connections:
 
     def Barrier(self) -> None:
         """Returns once all ranks have come."""
-        Allgathering(self, _BARRIER, None, b"").complete()
+        self._collected(_GATHER, b"")
+        self.bcast(None)
 
-    def Imaximum(self, array: Any, largest: Any) -> Allgathering:
+    def Imaximum(self, array: Any, largest: Any) -> Maximum:
         """The largest of all ranks' int64 in each place, complete once `Test` returns True."""
-        return Allgathering(self, _LARGEST, _view(array), b"", into=_view(largest), combine=_largest)
+        return Maximum(self, _view(array), _view(largest))
 
     def Gather(self, array: Any, everyone: Any) -> None:
         """The arrays of all ranks, one after another, into `everyone` on rank 0; that is None on others."""
@@ -351,62 +351,49 @@ class Connections:
                 raise ConnectionLost(json.loads(_exactly(link, length)))
 
 
-class Allgathering:
-    """An allgather under way: up the tree each rank collects the parts below it, down the tree all of them come back.
-    With `mine` None nothing is gathered, and all have come once it is complete. With `combine` each rank makes one part
-    of those below it and its own."""
+class Maximum:
+    """A maximum under way: up the tree each rank sends the largest of those below it and its own, down the tree that of
+    all comes back, `into` this."""
 
-    def __init__(
-        self, ranks: Connections, tag: int, mine: bytes | memoryview | None, between: bytes,
-        into: memoryview | None = None, combine: Callable[[Sequence[bytes]], bytes] | None = None,
-    ) -> None:  # fmt: skip
-        self._ranks, self._tag, self._between, self._into, self._combine = ranks, tag, between, into, combine
-        self._parts = [] if mine is None else [bytes(mine)]
-        if mine is not None and combine is None:
-            self._parts.insert(0, _PART.pack(ranks.rank, len(mine)))
+    def __init__(self, ranks: Connections, mine: memoryview, into: memoryview) -> None:
+        self._ranks, self._into = ranks, into
+        self._parts = [bytes(mine)]
         self._awaited = {*ranks.children}
-        self._joined: bytes | None = None
+        self._is_complete = False
         if not self._awaited:
             self._pass_up()
 
-    def Test(self, timeout_s: float | None = 0.0) -> bool:
+    def Test(self, timeout_s: float = 0.0) -> bool:
         """Whether it is complete; waits, at most so long, where it is not."""
-        while self._joined is None:
+        while not self._is_complete:
             ready = self._ranks.ready(self._awaited, timeout_s)
             if not ready:
                 return False
             for rank in ready:
-                content = self._ranks.receive(rank, self._tag)
+                content = self._ranks.receive(rank, _LARGEST)
                 self._awaited.discard(rank)
                 if rank == self._ranks.parent:
                     self._end(content)
                 else:
                     self._parts.append(content)
-            if not self._awaited and self._joined is None:
+            if not self._awaited and not self._is_complete:
                 self._pass_up()
         return True
 
     def _pass_up(self) -> None:
         """All below have come."""
-        parts = b"".join(self._parts) if self._combine is None else self._combine(self._parts)
+        largest = array("q", map(max, *(array("q", part) for part in (self._parts[0], *self._parts)))).tobytes()
         if self._ranks.parent is None:
-            self._end(self._between.join(by_rank(parts)) if self._combine is None else parts)
+            self._end(largest)
         else:
-            self._ranks.send(self._ranks.parent, self._tag, parts)
+            self._ranks.send(self._ranks.parent, _LARGEST, largest)
             self._awaited = {self._ranks.parent}
 
-    def _end(self, joined: bytes) -> None:
+    def _end(self, largest: bytes) -> None:
         for rank in self._ranks.children:
-            self._ranks.send(rank, self._tag, joined)
-        if self._into is not None:
-            self._into[:] = joined
-        self._joined = joined
-
-    def complete(self) -> bytes:
-        """Waits for the end; the parts of all ranks."""
-        self.Test(None)
-        assert self._joined is not None
-        return self._joined
+            self._ranks.send(rank, _LARGEST, largest)
+        self._into[:] = largest
+        self._is_complete = True
 
 
 @dataclass(frozen=True)
@@ -489,10 +476,6 @@ def _exactly(link: socket.socket, count: int, until_s: float | None = None) -> b
             raise EOFError("its end is closed")
         received += more
     return bytes(content)
-
-
-def _largest(parts: Sequence[bytes]) -> bytes:
-    return array("q", map(max, *(array("q", part) for part in (parts[0], *parts)))).tobytes()
 
 
 def _view(array: Any) -> memoryview:

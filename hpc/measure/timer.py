@@ -46,7 +46,7 @@ class DeviceStamps:
 
     def rest(self) -> None:
         """Records nothing any more, and waits for nothing."""
-        self._rests = True
+        self._rests, self.stamps = True, _absent(2)
 
     def begin(self, first: int) -> None:
         """Starts a segment at this place. Waits for the device."""
@@ -89,151 +89,100 @@ class DeviceStamps:
 _WIDTH = len(STAMPS)
 
 
-class HostTimer:
-    """Records when things happened, by the host's clock, one flat store each. Between `begin` and `resolve` a timer
-    neither synchronises nor allocates."""
+class HostStamps:
+    """Fills `stamps`, flat int64 ns, by the host's clock: one flat store each, and nothing to wait for."""
 
-    __slots__ = ("_clock", "_limit", "_row", "stamps")
+    __slots__ = ("_clock", "stamps")
     bound_ns = 0
-    """The error bound of a time stamp against the host's clock, ns."""
 
-    def __init__(self, steps: int, clock: Callable[[], int] = perf_counter_ns) -> None:
-        self.stamps = memoryview(array("q", [ABSENT]) * (steps * _WIDTH))
-        """Flat int64 [steps × 6], nanoseconds of this rank's `perf_counter_ns`; complete up to the last `resolve`."""
-        self._limit = steps * _WIDTH
-        self._row = 0
+    def __init__(self, stamps: memoryview, clock: Callable[[], int] = perf_counter_ns) -> None:
+        self.stamps = stamps
         self._clock = clock
 
-    def record_into(self, stamps: memoryview) -> None:
-        """Records into this buffer of int64 [steps × 6] instead of its own; called before the first step."""
-        self.stamps = _checked(stamps, self._limit)
-
-    def record_meetings(self, meetings: Meetings) -> None:
-        """Records the collectives inside the steps, too; called before the first step."""
-        clock = self._clock
-
-        def make_record(stamps: memoryview) -> Callable[[int], None]:
-            def record(at: int) -> None:
-                stamps[at] = clock()
-
-            return record
-
-        meetings.record_by(make_record)
-
-    def begin(self, step: int) -> None:
-        """Starts a segment of steps with this step; each later step begins where the step before it ended."""
-        self._row = step * _WIDTH
-        self.stamps[self._row] = self._clock()
-
-    def batch_ready(self) -> None:
-        """The batch is on the device."""
-        self.stamps[self._row + BATCH_READY] = self._clock()
-
-    def forward_end(self) -> None:
-        """The loss is computed; a backend may leave this out."""
-        self.stamps[self._row + FORWARD_END] = self._clock()
-
-    def grads_ready(self) -> None:
-        """This rank's own gradients are complete; of several calls in a step the last one counts."""
-        self.stamps[self._row + GRADS_READY] = self._clock()
-
-    def reduced(self) -> None:
-        """The reduced gradients are available on this rank."""
-        self.stamps[self._row + REDUCED] = self._clock()
-
-    def end(self) -> None:
-        """The optimizer step is done."""
-        now = self._clock()
-        self.stamps[self._row + END] = now
-        self._row += _WIDTH
-        if self._row < self._limit:
-            self.stamps[self._row] = now
-
-    def resolve(self) -> None:
-        """Ends a segment: turns the events that are still on the device into time stamps. May synchronise."""
-
     def rest(self) -> None:
-        """Records nothing of the steps that follow, each of which is to be begun as step 0: training goes on."""
-        # Every step is recorded over the one before, in a row that is not read.
-        self.stamps, self._row, self._limit = memoryview(array("q", [ABSENT]) * _WIDTH), 0, _WIDTH
+        """Records nothing any more but in rows of its own, which are not read."""
+        self.stamps = _absent(2)
+
+    def begin(self, first: int) -> None:
+        """Does nothing, and so does `resolve`."""
+
+    def record(self, at: int) -> None:
+        self.stamps[at] = self._clock()
+
+    def resolve(self, stop: int) -> None: ...
 
 
-class _OuterOnly:
-    """Ignores the stamps inside a step; for runs with nothing between the batch and the end of the step."""
+class StepTimer:
+    """Records when things happened, into stamps that `make_stamps` makes of a buffer. Between `begin` and `resolve` a
+    timer neither synchronises nor allocates."""
 
-    __slots__ = ()
-
-    def record_meetings(self, meetings: Meetings) -> None: ...
-    def forward_end(self) -> None: ...
-    def grads_ready(self) -> None: ...
-    def reduced(self) -> None: ...
-
-
-class CoarseHostTimer(_OuterOnly, HostTimer):
-    """Begin, batch and end of a step by the host's clock."""
-
-    __slots__ = ()
-
-
-class DeviceTimer:
-    """As HostTimer, by events on the compute stream, converted to the host's clock at the end of a segment."""
-
-    def __init__(
-        self, steps: int, make_event: Callable[[], DeviceEvent], stream: Any, clock: Callable[[], int] = perf_counter_ns
-    ) -> None:
-        self._on_device = partial(DeviceStamps, make_event=make_event, stream=stream, clock=clock)
-        self._of_steps = self._on_device(memoryview(array("q", [ABSENT]) * (steps * _WIDTH)))
+    def __init__(self, steps: int, make_stamps: Callable[[memoryview], HostStamps | DeviceStamps] = HostStamps) -> None:
+        self._make_stamps = make_stamps
+        self._of_steps = make_stamps(_absent(steps))
+        self._of_meetings = make_stamps(_absent(0))
         self._meetings: Meetings | None = None
-        self._of_meetings = self._on_device(memoryview(array("q")))
-        self._row = 0
-        self._first = 0
+        self._row = self._first = 0
 
     @property
     def stamps(self) -> memoryview:
+        """Flat int64 [steps × 6], nanoseconds of this rank's `perf_counter_ns`; complete up to the last `resolve`."""
         return self._of_steps.stamps
 
     @property
     def bound_ns(self) -> int:
+        """The error bound of a time stamp against the host's clock, ns."""
         return max(self._of_steps.bound_ns, self._of_meetings.bound_ns)
 
     def record_into(self, stamps: memoryview) -> None:
-        self._of_steps.stamps = _checked(stamps, len(self.stamps))
+        """Records into this buffer of int64 [steps × 6] instead of its own; called before the first step."""
+        if stamps.format != "q" or len(stamps) != len(self.stamps):
+            raise ValueError(f"stamps need {len(self.stamps)} int64, not {len(stamps)} of format {stamps.format!r}")
+        self._of_steps.stamps = stamps
 
     def record_meetings(self, meetings: Meetings) -> None:
+        """Records the collectives inside the steps, too; called before the first step."""
+
         def make_record(stamps: memoryview) -> Callable[[int], None]:
-            self._of_meetings = self._on_device(stamps)
+            self._of_meetings = self._make_stamps(stamps)
             return self._of_meetings.record
 
         self._meetings = meetings
         meetings.record_by(make_record)
 
     def begin(self, step: int) -> None:
+        """Starts a segment of steps with this step; each later step begins where the step before it ended."""
         self._first = self._row = step * _WIDTH
         if self._meetings is not None:
             self._of_meetings.begin(step * self._meetings.width)
         self._of_steps.begin(self._first)
-        self._record(BEGIN)
+        self._of_steps.record(self._row + BEGIN)
 
     def batch_ready(self) -> None:
-        self._record(BATCH_READY)
+        """The batch is on the device."""
+        self._of_steps.record(self._row + BATCH_READY)
 
     def forward_end(self) -> None:
-        self._record(FORWARD_END)
+        """The loss is computed; a backend may leave this out."""
+        self._of_steps.record(self._row + FORWARD_END)
 
     def grads_ready(self) -> None:
-        self._record(GRADS_READY)
+        """This rank's own gradients are complete; of several calls in a step the last one counts."""
+        self._of_steps.record(self._row + GRADS_READY)
 
     def reduced(self) -> None:
-        self._record(REDUCED)
+        """The reduced gradients are available on this rank."""
+        self._of_steps.record(self._row + REDUCED)
 
     def end(self) -> None:
-        self._record(END)
-        self._row += _WIDTH
-
-    def _record(self, column: int) -> None:
-        self._of_steps.record(self._row + column)
+        """The optimizer step is done."""
+        self._of_steps.record(self._row + END)
+        self._row = row = self._row + _WIDTH
+        stamps = self._of_steps.stamps
+        if row < len(stamps):
+            stamps[row] = stamps[row - _WIDTH + END]
 
     def resolve(self) -> None:
+        """Ends a segment: turns the events that are still on the device into time stamps. May synchronise."""
         self._of_steps.resolve(self._row)
         for row in range(self._first + _WIDTH, self._row, _WIDTH):
             self.stamps[row] = self.stamps[row - _WIDTH + END]
@@ -241,27 +190,37 @@ class DeviceTimer:
             self._of_meetings.resolve(self._row // _WIDTH * self._meetings.width)
 
     def rest(self) -> None:
+        """Records nothing of the steps that follow, each of which is to be begun as step 0: training goes on."""
         self._of_steps.rest()
+        self._of_meetings.rest()
 
 
-class CoarseDeviceTimer(_OuterOnly, DeviceTimer):
-    """Begin, batch and end of a step by events of the device."""
+class OuterTimer(StepTimer):
+    """Ignores the stamps inside a step; for runs with nothing between the batch and the end of the step."""
+
+    def record_meetings(self, meetings: Meetings) -> None: ...
+    def forward_end(self) -> None: ...
+    def grads_ready(self) -> None: ...
+    def reduced(self) -> None: ...
 
 
-StepTimer = HostTimer | DeviceTimer
-
-
-def host_timer(timing: str, steps: int) -> HostTimer:
+def host_timer(timing: str, steps: int, clock: Callable[[], int] = perf_counter_ns) -> StepTimer:
     """The recorder of a run's `timing`, by the host's clock."""
-    return (HostTimer if timing == "phases" else CoarseHostTimer)(steps)
+    return _of(timing)(steps, partial(HostStamps, clock=clock))
 
 
-def device_timer(timing: str, steps: int, make_event: Callable[[], DeviceEvent], stream: Any) -> DeviceTimer:
-    """The recorder of a run's `timing`, by events on a stream."""
-    return (DeviceTimer if timing == "phases" else CoarseDeviceTimer)(steps, make_event, stream)
+def device_timer(
+    timing: str, steps: int, make_event: Callable[[], DeviceEvent], stream: Any,
+    clock: Callable[[], int] = perf_counter_ns,
+) -> StepTimer:  # fmt: skip
+    """The recorder of a run's `timing`, by events on the compute stream, converted to the host's clock at the end of a
+    segment."""
+    return _of(timing)(steps, partial(DeviceStamps, make_event=make_event, stream=stream, clock=clock))
 
 
-def _checked(stamps: memoryview, length: int) -> memoryview:
-    if stamps.format != "q" or len(stamps) != length:
-        raise ValueError(f"stamps need {length} int64, not {len(stamps)} of format {stamps.format!r}")
-    return stamps
+def _of(timing: str) -> type[StepTimer]:
+    return StepTimer if timing == "phases" else OuterTimer
+
+
+def _absent(steps: int) -> memoryview:
+    return memoryview(array("q", [ABSENT]) * (steps * _WIDTH))

@@ -10,14 +10,12 @@ import errno
 import os
 import re
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Self
 
 EXIT, BEGIN, TRACE, PARTIAL = ".exit.json", ".begin.json", ".h5", ".partial"
@@ -124,7 +122,7 @@ class AttemptFiles:
 
 def host_path(path: Path) -> str:
     """The path of a file or folder of this node as HOST:PATH."""
-    return f"{socket.gethostname()}:{path}"
+    return f"{os.uname().nodename}:{path}"
 
 
 def aside_of(path: Path) -> Path:
@@ -247,6 +245,8 @@ def _may_be_written(path: Path, match: re.Match[str], stale_s: float) -> bool:
 def server_time_s(folder: Path) -> float:
     """The time by the clock that times of files in the folder have: the file server's, where there is one; else this
     machine's."""
+    from tempfile import TemporaryFile  # most commands write no file
+
     with suppress(OSError), TemporaryFile(dir=folder, prefix=".now.") as file:
         return os.fstat(file.fileno()).st_mtime
     return time.time()

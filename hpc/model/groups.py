@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from hpc.model.typed import TypeMismatchError, read_fields
 
 MESSAGE = "message"
 """The name of a meeting of two: the first rank of its group, its root, sends to the second."""
@@ -116,16 +118,10 @@ class CallTable:
 
 def groups_of_json(values: Iterable[Any]) -> tuple[RankGroup, ...]:
     """The groups of `groups_as_json`. Raises GroupsError for anything else."""
-    groups = []
-    for value in values:
-        ranks = value.get("ranks") if isinstance(value, Mapping) else None
-        if not isinstance(ranks, list | tuple) or not all(type(rank) is int for rank in ranks):
-            raise GroupsError("a group has no list of ranks")
-        dimension, tag = value.get("dimension", ""), value.get("tag", 0)
-        if not isinstance(dimension, str) or type(tag) is not int:
-            raise GroupsError("a group's dimension is no text, or its tag no number")
-        groups.append(RankGroup(ranks=tuple(ranks), dimension=dimension, tag=tag))
-    return tuple(groups)
+    try:
+        return tuple(RankGroup(**read_fields(RankGroup, value, "a group", later=True)) for value in values)
+    except TypeMismatchError as error:
+        raise GroupsError(str(error)) from None
 
 
 def calls_as_json(calls: Sequence[Call] | None) -> str:

@@ -88,7 +88,7 @@ class Calls:
 
     def of_collective(self, name: str) -> Any:
         if name in FROM_ONE:
-            return self._make(_root, lambda group, root: collective_of(name, group, root))
+            return self._make(sender_of, lambda group, root: collective_of(name, group, root))
         return self._make(None, lambda group, _: collective_of(name, group, e.UNCLEAR if name in TO_ONE else e.NO_ROOT))
 
     def of_buffers(self) -> Any:
@@ -311,7 +311,7 @@ def which_of(o: Observer, called: CollectiveName | None) -> int:
     return -1 if called is None else o.recorder.name(*called)
 
 
-def _root(values: tuple[Any, ...]) -> int:
+def sender_of(values: tuple[Any, ...]) -> int:
     """The rank that sends, by the group's numbers, from the call's options or its last argument."""
     root = getattr(values[-1], "rootRank", values[-1]) if values else None
     return root if isinstance(root, int) else e.UNCLEAR

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import IntEnum
 
 from hpc.model.findings import CHECKS, CheckFinding, Level, Severity, State, level_of
@@ -19,36 +19,27 @@ from hpc.system.job_facts import SIZES
 from hpc.system.text import grouped, inflect, plural, ranges
 from hpc.workloads import WORKLOADS
 
-# The result of a check before its level is known, and helpers that name ranks and nodes.
+# What a check finds, its name, level and declared fix to be added, and helpers that name ranks and nodes.
 
 SHOWN = 8
 
 
-@dataclass(frozen=True)
-class CheckResult:
-    """The result of a check; `fix`, where given, replaces the declared one."""
-
-    state: State
-    text: str
-    fix: str = ""
+Look = Callable[[Seen], CheckFinding | None]
 
 
-Look = Callable[[Seen], CheckResult | None]
+def ok(text: str) -> CheckFinding:
+    return CheckFinding(name="", state=State.OK, text=text)
 
 
-def ok(text: str) -> CheckResult:
-    return CheckResult(State.OK, text)
+def failed(text: str, fix: str = "") -> CheckFinding:
+    return CheckFinding(name="", text=text, fix=fix)
 
 
-def failed(text: str, fix: str = "") -> CheckResult:
-    return CheckResult(State.FAILED, text, fix)
+def unknown(text: str) -> CheckFinding:
+    return CheckFinding(name="", state=State.UNKNOWN, text=text)
 
 
-def unknown(text: str) -> CheckResult:
-    return CheckResult(State.UNKNOWN, text)
-
-
-def result_of(failures: Sequence[str], unread: Sequence[str] | str, text: str) -> CheckResult:
+def result_of(failures: Sequence[str], unread: Sequence[str] | str, text: str) -> CheckFinding:
     """Failed for any failure, else unknown for anything unread, else ok with the text."""
     if failures:
         return failed(some(failures))
@@ -68,7 +59,7 @@ def some(texts: Sequence[str]) -> str:
     return "; ".join(texts[:3]) + more
 
 
-def alike(ranks: Sequence[RankFacts], values: Mapping[int, str], name: str) -> CheckResult:
+def alike(ranks: Sequence[RankFacts], values: Mapping[int, str], name: str) -> CheckFinding:
     """Compares one value, by rank, across all ranks; `name` names it in the text."""
     by_value = grouped((value, rank) for rank, value in values.items())
     if len(by_value) > 1:
@@ -95,7 +86,7 @@ USED_SHARE = 0.05
 _GIB = 1 << 30
 
 
-def gpu_per_rank(seen: Seen) -> CheckResult:
+def gpu_per_rank(seen: Seen) -> CheckFinding:
     """Compares the GPUs of each rank: two ranks on one GPU halve its speed silently."""
     run = seen.run
     driven = run.devices // run.ranks
@@ -112,7 +103,7 @@ def gpu_per_rank(seen: Seen) -> CheckResult:
     return result_of((), unread_gpus(seen.ranks), f"every rank has {driven} of its own")
 
 
-def gpus_in_sight(seen: Seen) -> CheckResult:
+def gpus_in_sight(seen: Seen) -> CheckFinding:
     """NVLink does not reach GPUs that cgroups hide, as with --gpus-per-task; CUDA_VISIBLE_DEVICES does no such harm."""
     blind = []
     for ranks in seen.machines().values():
@@ -128,17 +119,17 @@ def gpus_in_sight(seen: Seen) -> CheckResult:
     return result_of(blind, (), "each rank sees the GPUs of all ranks on its node")
 
 
-def same_device(seen: Seen) -> CheckResult:
+def same_device(seen: Seen) -> CheckFinding:
     """Compares the GPUs' names; processors are compared in the summary."""
     return alike(seen.ranks, {rank.rank: rank.device for rank in seen.ranks if rank.device}, "device")
 
 
-def same_driver(seen: Seen) -> CheckResult:
+def same_driver(seen: Seen) -> CheckFinding:
     """Compares the driver's versions."""
     return alike(seen.ranks, {rank.rank: rank.gpus[0].driver for rank in seen.ranks if rank.gpus}, "driver")
 
 
-def cores_near_gpu(seen: Seen) -> CheckResult:
+def cores_near_gpu(seen: Seen) -> CheckFinding:
     """Memory of another NUMA node is farther from the GPU and from its network adapter."""
     far, nodes_known = [], False
     for rank in seen.ranks:
@@ -154,7 +145,7 @@ def cores_near_gpu(seen: Seen) -> CheckResult:
     return result_of(far, unread, "each rank runs on the NUMA node of its GPU")
 
 
-def gpu_idle(seen: Seen) -> CheckResult:
+def gpu_idle(seen: Seen) -> CheckFinding:
     """Compares use of the GPUs before this run touches them with none."""
     used = [
         f"GPU {gpu.uuid} of rank {rank.rank} on {rank.hostname} has {gpu.used_bytes / _GIB:.1f} of "
@@ -167,7 +158,7 @@ def gpu_idle(seen: Seen) -> CheckResult:
     return result_of(used, unread_gpus(seen.ranks), "nothing ran on the GPUs before the start")
 
 
-def transport(seen: Seen) -> CheckResult | None:
+def transport(seen: Seen) -> CheckFinding | None:
     """Compares the transport between nodes: where the promised one fails, NCCL silently uses a slower one."""
     if not (seen.expect_transport and seen.run.nodes > 1) or seen.simulated:
         return None
@@ -183,7 +174,7 @@ def transport(seen: Seen) -> CheckResult | None:
     return result_of((), unread, f"NCCL goes from node to node by {', '.join(sorted(used))}")
 
 
-def transport_in_node(seen: Seen) -> CheckResult | None:
+def transport_in_node(seen: Seen) -> CheckFinding | None:
     """Finds GPUs of one node, or of one NVLink domain, that use host memory or the network where they could reach each
     other directly."""
     slow, used = [], set()
@@ -246,7 +237,7 @@ CHECKS_OF_GPUS: Mapping[str, Look] = {
 # The check of the images that a run trains on: pure, as those in hpc.preflight.compare.
 
 
-def images(seen: Seen) -> CheckResult | None:
+def images(seen: Seen) -> CheckFinding | None:
     """Compares what ranks find at the path, and its size with that of a step; None for a run that reads no files."""
     source = data_source(seen.run.data)
     listings = [(rank.hostname, rank.images) for rank in seen.ranks if rank.images is not None]
@@ -266,7 +257,7 @@ def images(seen: Seen) -> CheckResult | None:
     return ok(f"{text}, the same on all ranks")
 
 
-def _misfit(run: RunSpec, path: str, first: ImagesSeen) -> CheckResult | None:
+def _misfit(run: RunSpec, path: str, first: ImagesSeen) -> CheckFinding | None:
     """The reason why the run cannot train on as many images and classes as there are."""
     if first.images < run.global_batch_size:
         return failed(
@@ -333,12 +324,11 @@ def judge(stage: CheckStage, seen: Seen, levels: Mapping[str, Level]) -> list[Ch
         if result := look(seen):
             declared = (seen.simulated and CHECKS[name].fix_here) or CHECKS[name].fix
             fix = (result.fix or declared) if result.state is State.FAILED else ""
-            severity = Severity(level)
-            findings.append(CheckFinding(name=name, severity=severity, state=result.state, text=result.text, fix=fix))
+            findings.append(replace(result, name=name, severity=Severity(level), fix=fix))
     return findings
 
 
-def mpi_size(seen: Seen) -> CheckResult:
+def mpi_size(seen: Seen) -> CheckFinding:
     """Compares the ranks that MPI sees. Too few are mostly singletons, each of which believes to be rank 0 of 1."""
     run, here = seen.run, seen.launched
     if here.size == run.ranks:
@@ -365,7 +355,7 @@ def mpi_size(seen: Seen) -> CheckResult:
     return failed(text, fix)
 
 
-def ranks_per_node(seen: Seen) -> CheckResult:
+def ranks_per_node(seen: Seen) -> CheckFinding:
     """Compares the ranks on each node: the launcher may have placed the right number of ranks differently."""
     run = seen.run
     ranks_on = [count for _, count in sorted(Counter(rank.node for rank in seen.ranks).items())]
@@ -378,7 +368,7 @@ def ranks_per_node(seen: Seen) -> CheckResult:
 _COLLECTIVES = ("nccl", "rccl")
 
 
-def same_nccl(seen: Seen) -> CheckResult | None:
+def same_nccl(seen: Seen) -> CheckFinding | None:
     """Compares the versions of NCCL, on AMD GPUs of RCCL, that the framework has loaded."""
     for library in _COLLECTIVES:
         if versions := {rank.rank: version for rank in seen.ranks if (version := rank.software.get(library))}:
@@ -386,7 +376,7 @@ def same_nccl(seen: Seen) -> CheckResult | None:
     return None
 
 
-def same_framework(seen: Seen) -> CheckResult | None:
+def same_framework(seen: Seen) -> CheckFinding | None:
     """Compares all other software versions."""
     names = sorted({name for rank in seen.ranks for name in rank.software} - {*_COLLECTIVES})
     apart = []
@@ -397,7 +387,7 @@ def same_framework(seen: Seen) -> CheckResult | None:
     return failed("; ".join(apart)) if apart else ok("the same versions on all ranks")
 
 
-def cores(seen: Seen) -> CheckResult:
+def cores(seen: Seen) -> CheckFinding:
     """Compares cores with threads. Ranks with equal masks are not bound, which is fine where there are enough cores."""
     cpus, wrong, unbound = seen.run.cpus_per_rank, [], False
     for host, _, ranks in _nodes(seen):
@@ -419,7 +409,7 @@ def cores(seen: Seen) -> CheckResult:
     return ok("ranks are not bound; there are cores enough" if unbound else "each rank has cores of its own")
 
 
-def load(seen: Seen) -> CheckResult:
+def load(seen: Seen) -> CheckFinding:
     """Compares the cores that other processes keep busy with BUSY_CORES; this job's waiting ranks do not count."""
     busy, max_busy, unread = [], 0.0, []
     for host, node, _ in _nodes(seen):
@@ -428,13 +418,11 @@ def load(seen: Seen) -> CheckResult:
             continue
         max_busy = max(max_busy, node.busy_cores)
         if node.busy_cores > BUSY_CORES:
-            average = f", load average {node.load_average[0]:.2f}" if node.load_average else ""
-            processes = f"{', '.join(node.busiest)}{average}"
-            busy.append(f"{host}: processes of others keep {node.busy_cores:.2f} cores busy ({processes})")
-    return result_of(busy, unread, f"processes of others keep at most {max_busy:.2f} cores of a node busy")
+            busy.append(f"{host}: other processes keep {node.busy_cores:.2f} cores busy ({', '.join(node.busiest)})")
+    return result_of(busy, unread, f"other processes keep at most {max_busy:.2f} cores of a node busy")
 
 
-def host_memory(seen: Seen) -> CheckResult:
+def host_memory(seen: Seen) -> CheckFinding:
     """Compares free memory with the memory needed: a node that starts with too little ends as oom, or swaps."""
     short, unread, least = [], [], float("inf")
     for host, node, ranks in _nodes(seen):

@@ -35,7 +35,7 @@ from hpc.system.text import grouped, read_ranges
 # Cores that processes of other jobs keep busy on this node.
 
 LOOK_S = 0.25
-NAMED = 3
+NAMED = 2
 """The maximum of busy processes that are named."""
 
 PROC = Path("/proc")
@@ -412,7 +412,6 @@ def facts_of_node() -> NodeFacts:
     if reason:
         unread["memory_free_bytes"] = reason
     return NodeFacts(
-        load_average=_load_average(),
         busy_cores=busy,
         busiest=busiest,
         memory_bytes=memory,
@@ -464,11 +463,6 @@ def _limits(cgroup: Path, root: Path) -> Sequence[tuple[int, int]]:
 def _droppable(stat: Path, name: str) -> int:
     rows = dict(line.split(" ", 1) for line in _read(stat).splitlines() if " " in line)
     return int(rows.get(name, "0"))
-
-
-def _load_average() -> tuple[float, ...] | None:
-    averages = _read(PROC / "loadavg").split()
-    return tuple(float(average) for average in averages[:3]) if len(averages) >= 3 else None
 
 
 def _read(path: Path) -> str:

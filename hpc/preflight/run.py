@@ -16,6 +16,7 @@ from hpc.measure.world import World
 from hpc.model.findings import CHECKS, CheckError, CheckFinding, Level, read_finding, read_levels
 from hpc.model.options import PROMISES, PromiseError, read_promises
 from hpc.model.spec import RunSpec
+from hpc.model.typed import read_fields
 from hpc.preflight.compare import CheckStage, judge
 from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.transports import enable_nccl_log, read_transports, unread_reason, warnings
@@ -150,7 +151,7 @@ class Preflight:
         """What rank 0 finds in the facts of all ranks."""
         everyone = comm.gather(dataclasses.asdict(self._mine))
         if everyone is not None:
-            self.ranks = [RankFacts.from_json(facts) for facts in everyone]
+            self.ranks = [RankFacts(**read_fields(RankFacts, facts)) for facts in everyone]
             self._look(stage)
         for finding in map(read_finding, comm.bcast([finding.to_json() for finding in self.findings])):
             self._findings[finding.name] = finding

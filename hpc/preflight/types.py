@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from hpc.model.spec import RunSpec
 from hpc.system.text import grouped
@@ -36,7 +35,6 @@ class NodeFacts:
     is None, and `unread` has the reason by name.
     """
 
-    load_average: tuple[float, ...] | None
     busy_cores: float | None
     busiest: tuple[str, ...]
     memory_bytes: int | None
@@ -98,32 +96,6 @@ class RankFacts:
     software: Mapping[str, str] = field(default_factory=dict)
     images: ImagesSeen | None = None
     transports: Transports | None = None
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> RankFacts:
-        """The facts of which `values` is what `asdict` makes, with lists or tuples."""
-        facts = frozen(values)
-        node, transports = facts["about_node"], facts["transports"]
-        return cls(
-            **{
-                **facts,
-                "about_node": None if node is None else NodeFacts(**node),
-                "gpus": tuple(Gpu(**gpu) for gpu in facts["gpus"]),
-                "images": _images(facts["images"]),
-                "transports": None if transports is None else Transports(**transports),
-            }
-        )
-
-
-def frozen(value: Any) -> Any:
-    """The value with tuples for lists, as it was before it travelled as JSON."""
-    if isinstance(value, Mapping):
-        return {name: frozen(entry) for name, entry in value.items()}
-    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
-
-
-def _images(values: Mapping[str, Any] | None) -> ImagesSeen | None:
-    return None if values is None else ImagesSeen(**{**values, "evaluation": _images(values["evaluation"])})
 
 
 @dataclass(frozen=True, kw_only=True)

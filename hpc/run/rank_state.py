@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,83 +85,6 @@ class ReservedFiles:
         """Frees them."""
         while self._files:
             os.close(self._files.pop())
-
-
-@dataclass(kw_only=True)
-class RankFailure:
-    """A rank that fails: its place, its progress (`step` is its last completed one, -1 before the first), and whether
-    it had begun to train. `nccl_warnings` returns NCCL's warnings."""
-
-    rank: int
-    folder: TracesFolder
-    error: BaseException
-    step: int
-    training: bool
-    nccl_warnings: Callable[[], Iterable[str]] = field(default=list)
-
-    @property
-    def outcome(self) -> Outcome:
-        """The outcome of the exception."""
-        return outcome_of(self.error, self.training)
-
-    def report(self) -> None:
-        """Leaves the note, then shows the traceback on standard error."""
-        self._leave_note()
-        if isinstance(self.error, NothingMeasured) and self.rank != 0:
-            return  # all ranks raise it, with the same text
-        with suppress(Exception):
-            for line in self.nccl_warnings():
-                print(without_secrets(line), file=sys.stderr)
-        if isinstance(self.error, InvalidRun | LaunchError | JournalError | ScriptFailed | ConnectionLost):
-            text = f"rank {self.rank}: {self.outcome}: {without_secrets(exception_text(self.error))}"
-        else:
-            shown = without_secrets("".join(traceback.format_exception(self.error))[-_MAX_TRACEBACK_CHARACTERS:])
-            text = f"{shown}rank {self.rank}: {self.outcome} {after(self.step)}"
-        print(text, file=sys.stderr, flush=True)
-
-    def _leave_note(self) -> None:
-        """Leaves the note in the traces folder; where that cannot be written, on this node, where `collect` finds it.
-
-        Ranks that lost this one leave theirs too, maybe earlier: hpc.model.verdict separates causes from consequences.
-        """
-        note = RankNote(
-            rank=self.rank,
-            outcome=self.outcome,
-            exception=type(self.error).__name__,
-            message=exception_text(self.error),
-            step=self.step,
-            hostname=socket.gethostname(),
-            local_copies=getattr(self.error, "local_copy", ""),  # gather.TraceKept: importing it here would load numpy
-        )
-        path, stem = self.folder.path, self.folder.stem
-        try:
-            self.folder.require()
-            before = len(AttemptFiles.of_stem(path, stem).rank_notes())
-            if before < (MAX_SECONDARY_NOTES if is_secondary(note) else MAX_NOTES):
-                replace(note, notes_before=before).write(path, stem)
-        except OSError as error:
-            print(f"no note can be left in {path}: {error}", file=sys.stderr, flush=True)
-            with suppress(JournalError):  # the same words are on standard error
-                in_attempt_folder(path, stem, "a note", lambda local: note.write(local, stem))
-
-
-def fail(failure: RankFailure, comm: Communicator | None) -> int:
-    """Reports the failure and ends all ranks of the run; returns the exit status where `comm` is None, or where all
-    ranks end by themselves: MPI's banner would hide the script's own error."""
-    known_to_all = getattr(failure.error, "known_to_all", False)
-    status = EXIT_STATUS[Outcome.RANK_FAIL]
-    try:
-        status = EXIT_STATUS[failure.outcome]
-        failure.report()
-        sys.stdout.flush()
-    except Exception:  # noqa: BLE001 - whatever else goes wrong, the other ranks must not wait for this one
-        traceback.print_exc()
-    finally:
-        if comm is not None and not known_to_all:
-            comm.Abort(status)
-    if known_to_all:
-        limit_exit(failure.rank)
-    return status
 
 
 def outcome_of(error: BaseException, training: bool) -> Outcome:
@@ -252,16 +175,66 @@ class Rank:
         self.moments[name] = time.perf_counter_ns() if at_ns is None else at_ns
         return replace(report, moments=dict(self.moments))
 
-    def failure(self, error: BaseException) -> RankFailure:
-        """The report of this rank's failure by `error`."""
-        return RankFailure(
-            rank=self.number,
-            folder=self.folder,
-            error=error,
-            step=-1 if self.journal is None else self.journal.steps_completed + self.journal.unmeasured[0] - 1,
-            training=self.training,
-            nccl_warnings=self.preflight.nccl_warnings,
+    def fail(self, error: BaseException) -> int:
+        """Reports that this rank fails and ends all ranks of the run; returns the exit status where there is no `comm`
+        or all ranks end by themselves: MPI's banner would hide the script's own error."""
+        known_to_all = getattr(error, "known_to_all", False)
+        status = EXIT_STATUS[Outcome.RANK_FAIL]
+        try:
+            status = EXIT_STATUS[outcome_of(error, self.training)]
+            self.report(error)
+            sys.stdout.flush()
+        except Exception:  # noqa: BLE001 - whatever else goes wrong, the other ranks must not wait for this one
+            traceback.print_exc()
+        finally:
+            if self.comm is not None and not known_to_all:
+                self.comm.Abort(status)
+        if known_to_all:
+            limit_exit(self.number)
+        return status
+
+    def report(self, error: BaseException) -> None:
+        """Leaves the note, then shows the traceback on standard error."""
+        outcome = outcome_of(error, self.training)
+        step = -1 if self.journal is None else self.journal.steps_completed + self.journal.unmeasured[0] - 1
+        self._leave_note(
+            RankNote(
+                rank=self.number,
+                outcome=outcome,
+                exception=type(error).__name__,
+                message=exception_text(error),
+                step=step,
+                hostname=socket.gethostname(),
+                local_copies=getattr(error, "local_copy", ""),  # gather.TraceKept: importing it here would load numpy
+            )
         )
+        if isinstance(error, NothingMeasured) and self.number != 0:
+            return  # all ranks raise it, with the same text
+        with suppress(Exception):
+            for line in self.preflight.nccl_warnings():
+                print(without_secrets(line), file=sys.stderr)
+        if isinstance(error, InvalidRun | LaunchError | JournalError | ScriptFailed | ConnectionLost):
+            text = f"rank {self.number}: {outcome}: {without_secrets(exception_text(error))}"
+        else:
+            shown = without_secrets("".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARACTERS:])
+            text = f"{shown}rank {self.number}: {outcome} {after(step)}"
+        print(text, file=sys.stderr, flush=True)
+
+    def _leave_note(self, note: RankNote) -> None:
+        """Leaves the note in the traces folder; where that cannot be written, on this node, where `collect` finds it.
+
+        Ranks that lost this one leave theirs too, maybe earlier: hpc.model.verdict separates causes from consequences.
+        """
+        path, stem = self.folder.path, self.folder.stem
+        try:
+            self.folder.require()
+            before = len(AttemptFiles.of_stem(path, stem).rank_notes())
+            if before < (MAX_SECONDARY_NOTES if is_secondary(note) else MAX_NOTES):
+                replace(note, notes_before=before).write(path, stem)
+        except OSError as error:
+            print(f"no note can be left in {path}: {error}", file=sys.stderr, flush=True)
+            with suppress(JournalError):  # the same words are on standard error
+                in_attempt_folder(path, stem, "a note", lambda local: note.write(local, stem))
 
 
 def _from_environment(names: Sequence[str]) -> int | None:

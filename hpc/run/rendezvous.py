@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ from hpc.measure.connections import (
 from hpc.measure.world import LaunchError, start_mpi
 from hpc.recovery.journal import name_ranks
 from hpc.system.host import loopback_address, no_loopback
-from hpc.system.job_facts import SchedulerRank, scheduled_job, scheduler_rank
+from hpc.system.job_facts import Launch, scheduled_job, scheduler_launch
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
@@ -54,19 +53,6 @@ _MPI_RANKS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "M
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS", "MV2_COMM_WORLD_SIZE")
 TORCHRUN = "TORCHELASTIC_RUN_ID"
 """A variable that torchrun sets for its ranks."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launch:
-    """The place of this rank, by its launcher's variables. `identity` differs from all other launches that may use the
-    same folder at the same time; `address` is rank 0's or srun's, where it is known."""
-
-    launcher: str
-    rank: int
-    size: int
-    one_node: bool
-    identity: str
-    address: str = ""
 
 
 def connect(traces: Path, environ: Mapping[str, str] = os.environ, *, leave_mpi: bool = False) -> Communicator:
@@ -90,7 +76,7 @@ def connect(traces: Path, environ: Mapping[str, str] = os.environ, *, leave_mpi:
     except LaunchError as error:
         if launch is None and started > 1:
             raise LaunchError(f"mpiexec has started {started} ranks, which only MPI connects: {error}") from None
-        return join(launch or _single(), traces)
+        return join(launch or Launch(launcher="", rank=0, size=1, one_node=True, identity=""), traces)
     if comm.size == 1 and launch is not None and launch.size > 1:
         return join(launch, traces)
     if comm.size == 1 and started > 1:
@@ -106,9 +92,9 @@ def launch_of(environ: Mapping[str, str], host: str) -> Launch | None:
     try:
         if "RANK" in environ and "WORLD_SIZE" in environ:
             return _by_torchrun(environ, host)
-        started = scheduler_rank(environ)
-        if started is not None and not _by_mpiexec(environ, started.size):
-            return _by_scheduler(started)
+        launch = scheduler_launch(environ)
+        if launch is not None and not _by_mpiexec(environ, launch.size):
+            return launch
     except ValueError as error:
         raise LaunchError(f"the launcher's variables name no rank: {error}") from None
     return None
@@ -131,20 +117,9 @@ def _by_torchrun(environ: Mapping[str, str], host: str) -> Launch:
     # A launch on one node has loopback's address, and so have those of other nodes.
     variables = [environ.get(name, "") for name in names]
     parts = ["torchrun", *variables, _job_id(environ), str(size), host if one_node else ""]
-    return _checked(
-        Launch(
-            launcher="torchrun", rank=rank, size=size, one_node=one_node, identity="\n".join(parts),
-            address=environ.get("MASTER_ADDR", ""),
-        )
-    )  # fmt: skip
-
-
-def _by_scheduler(started: SchedulerRank) -> Launch:
-    return _checked(
-        Launch(
-            launcher=started.scheduler, rank=started.rank, size=started.size, one_node=started.one_node,
-            identity=started.identity, address=started.address,
-        )
+    return Launch(
+        launcher="torchrun", rank=rank, size=size, one_node=one_node, identity="\n".join(parts),
+        address=environ.get("MASTER_ADDR", ""),
     )  # fmt: skip
 
 
@@ -161,18 +136,7 @@ def _by_open_mpi(environ: Mapping[str, str], host: str) -> Launch | None:
     rank, size, namespace = (environ[name] for name in names)
     one_node = environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == size
     parts = ["mpiexec", namespace, size, _job_id(environ), host if one_node else ""]
-    launch = Launch(launcher="mpiexec", rank=int(rank), size=int(size), one_node=one_node, identity="\n".join(parts))
-    return _checked(launch)
-
-
-def _checked(launch: Launch) -> Launch:
-    if not 0 <= launch.rank < launch.size:
-        raise ValueError(f"rank {launch.rank} of {launch.size}")
-    return launch
-
-
-def _single() -> Launch:
-    return Launch(launcher="", rank=0, size=1, one_node=True, identity="")
+    return Launch(launcher="mpiexec", rank=int(rank), size=int(size), one_node=one_node, identity="\n".join(parts))
 
 
 def rendezvous_file(traces: Path, launch: Launch) -> Path:

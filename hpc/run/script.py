@@ -215,7 +215,7 @@ class ScriptRun:
         if self._rank.arguments.script is not None:
             raise failure from None
         if self._comm.rank == 0:
-            self._rank.failure(failure).report()
+            self._rank.report(failure)
 
     def _early(self) -> str:
         number = self._signals.last

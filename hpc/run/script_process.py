@@ -33,7 +33,7 @@ from hpc.workloads.user_code import imported_packages
 if TYPE_CHECKING:
     from mpi4py.MPI import Request
 
-    from hpc.measure.connections import Allgathering, Communicator
+    from hpc.measure.connections import Communicator, Maximum
 
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -380,7 +380,7 @@ class Agreement:
         """The largest of all ranks' values, of each: however many ranks there are, each sends little. Collective.
         Raises TimeoutError where it takes longer."""
         mine, largest = np.array(values, np.int64), np.empty(len(values), np.int64)
-        request: Request | Allgathering
+        request: Request | Maximum
         if isinstance(self._comm, Connections):
             request = self._comm.Imaximum(mine, largest)
         else:

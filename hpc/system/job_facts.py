@@ -72,16 +72,21 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerRank:
-    """A rank that the scheduler itself started, in a step of `size` ranks. `identity` differs from that of all other
-    steps; `address` is the launching node's, empty where that is loopback's."""
+class Launch:
+    """The place of this rank, by its launcher's variables. `identity` differs from all other launches that may use the
+    same folder at the same time; `address` is rank 0's or srun's, where it is known. Raises ValueError for a rank that
+    there is not."""
 
-    scheduler: str
+    launcher: str
     rank: int
     size: int
     one_node: bool
     identity: str
-    address: str
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.size:
+            raise ValueError(f"rank {self.rank} of {self.size}")
 
 
 def scheduled_job(environ: Mapping[str, str] = os.environ) -> Job | None:
@@ -124,14 +129,14 @@ def job_here(environ: Mapping[str, str] = os.environ) -> Job:
     return scheduled_job(environ) or local
 
 
-def scheduler_rank(environ: Mapping[str, str]) -> SchedulerRank | None:
-    """This rank, where the scheduler started it. Raises ValueError where its variables are no numbers."""
+def scheduler_launch(environ: Mapping[str, str]) -> Launch | None:
+    """That of this rank, where the scheduler itself started it. Raises ValueError where its variables name no rank."""
     for scheduler, names in SCHEDULERS.items():
         if names.rank in environ and names.step_ranks in environ:
             parts = (names.cluster_name, names.job_id, names.restart_count, names.step_id)
             address = environ.get(names.launch_address, "")
-            return SchedulerRank(
-                scheduler=scheduler, rank=int(environ[names.rank]), size=int(environ[names.step_ranks]),
+            return Launch(
+                launcher=scheduler, rank=int(environ[names.rank]), size=int(environ[names.step_ranks]),
                 one_node=environ.get(names.step_nodes) == "1", address="" if address.startswith("127.") else address,
                 identity="\n".join([scheduler.lower(), *(environ.get(name, "") for name in parts)]),
             )  # fmt: skip

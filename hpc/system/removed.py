@@ -40,7 +40,10 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--metric": "leave it out: the speed is what is followed",
         "--format csv": "--format json has every measurement",
     },
-    "summarize": {"--watch": "watch -n 5 rankwise summarize PATH shows the table again and again"},
+    "summarize": {
+        "--warnings": "--verbose has every warning in full length",
+        "--watch": "watch -n 5 rankwise summarize PATH shows the table again and again",
+    },
 }
 """Options and choices of options, by the command of `rankwise` that had them."""
 BACKENDS = {

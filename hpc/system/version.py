@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,8 @@ def code_version(package: Path = _ROOT / "hpc") -> str:
 
     Runs of one point with other values were measured by other code. Raises OSError where a file cannot be read.
     """
+    import hashlib  # OpenSSL with it, and most commands need none
+
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         content = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -13,8 +13,10 @@ import numpy.typing as npt
 import PIL
 from PIL import Image
 
-from hpc.workloads.image_reader import Batch, centre_box, random_box
-from hpc.workloads.image_sets import ImageListing
+from hpc.model.options import DataSource
+from hpc.model.spec import RunSpec
+from hpc.workloads.image_reader import Batch, centre_box, input_facts, random_box, workers_to_start
+from hpc.workloads.image_sets import ImageListing, list_images
 
 # Images decoded, cropped and resized by Pillow.
 
@@ -64,10 +66,13 @@ DECODER = {"decoder": f"Pillow {PIL.__version__}", "resizing": "bilinear, antial
 """The facts of these batches."""
 
 
+Finish = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.int64]], tuple[Any, Any]]
+
+
 class ImageBatches:
     """Batches of a folder's images. An image's augmentation is drawn from the run's seed, the epoch and the image.
 
-    `finish` turns uint8 [N, H, W, 3] into what the framework wants, in the worker.
+    `finish` turns uint8 [N, H, W, 3] and the labels [N] into what the framework wants, in the worker.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ class ImageBatches:
         listing: ImageListing,
         size: int,
         seed: int,
-        finish: Callable[[npt.NDArray[np.uint8]], Any],
+        finish: Finish,
         *,
         augmented: bool = True,
     ) -> None:
@@ -100,11 +105,32 @@ class ImageBatches:
             images.append(self._transformed(image, f"{self._seed} {epoch} {number}"))
             labels.append(self._listing.labels[number])
         pixels = np.stack(images) if images else np.empty((0, self._size, self._size, 3), np.uint8)
-        finished = self._finish(pixels)
+        finished = self._finish(pixels, np.array(labels, np.int64))
         done_ns = time.perf_counter_ns()
         decoding_ns, processor_ns = done_ns - begun_ns - reading_ns, time.thread_time_ns() - processor_ns
         figures = (begun_ns, done_ns, reading_ns, decoding_ns, processor_ns)
-        return Batch(finished, np.array(labels, np.int64), figures, tuple(skipped))
+        return Batch(*finished, figures, tuple(skipped))
+
+    __getitem__ = __getitems__ = load
+    """By which Paddle's DataLoader asks a worker for a batch, which it takes for a sample, and torch's."""
 
     def _transformed(self, image: Image.Image, draw: str) -> npt.NDArray[np.uint8]:
         return augment(image, self._size, random.Random(draw)) if self._augmented else centre(image, self._size)
+
+
+class FolderLoaders:
+    """What the DataLoaders of torch and Paddle share: one for training, and one for evaluation, each with workers of
+    its own. `finish` as in ImageBatches."""
+
+    def __init__(self, run: RunSpec, source: DataSource, size: int, device: Any, rank: int, finish: Finish) -> None:
+        self._run, self._source, self._size, self._device, self._rank = run, source, size, device, rank
+        self._finish, self._workers = finish, workers_to_start(run)
+
+    def _images(self, split: str, *, augmented: bool) -> ImageBatches:
+        listing = list_images(self._source.path, split)
+        return ImageBatches(listing, self._size, self._run.seed, self._finish, augmented=augmented)
+
+    def facts(self, ahead: int) -> dict[str, Any]:
+        """How a rank reads, each worker so many batches `ahead`."""
+        listing, workers = list_images(self._source.path), self._workers
+        return input_facts(self._run, self._source, listing, DECODER, workers=workers, prefetched=workers * ahead)

@@ -7,21 +7,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from paddle.io import DataLoader, Dataset, DistributedBatchSampler
+from paddle.io import DataLoader, DistributedBatchSampler
 
 from hpc.model.options import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
-from hpc.workloads.image_batches import DECODER, ImageBatches, ImageKey
-from hpc.workloads.image_reader import (
-    DEVIATION,
-    MEAN,
-    Batch,
-    ImageReader,
-    evaluation_share,
-    input_facts,
-    workers_to_start,
-)
-from hpc.workloads.image_sets import list_images
+from hpc.workloads.image_batches import FolderLoaders, ImageBatches, ImageKey
+from hpc.workloads.image_reader import DEVIATION, MEAN, Batch, ImageReader, evaluation_share
 
 PREFETCHED = 2
 """Batches that each worker is ahead: Paddle's own default."""
@@ -32,24 +23,19 @@ _SEEDS = 2**32
 def image_reader(run: RunSpec, source: DataSource, size: int, device: Any, rank: int) -> ImageReader:
     """The images of a rank, read by DataLoader."""
     loaders = _PaddleLoaders(run, source, size, device, rank)
-    prefetched = loaders.workers * PREFETCHED
-    facts = input_facts(run, source, list_images(source.path), DECODER, workers=loaders.workers, prefetched=prefetched)
-    return ImageReader(run, source, facts, loaders)
+    return ImageReader(run, source, loaders.facts(PREFETCHED), loaders)
 
 
-class _PaddleLoaders:
-    """A DataLoader for training, and one for evaluation, each with workers of its own.
-
-    DistributedBatchSampler repeats up to ranks − 1 samples so that all ranks have equally many, and the last batch of
-    an epoch has what is left.
+class _PaddleLoaders(FolderLoaders):
+    """DistributedBatchSampler repeats up to ranks − 1 samples so that all ranks have equally many, and the last batch
+    of an epoch has what is left.
     """
 
     def __init__(self, run: RunSpec, source: DataSource, size: int, device: Any, rank: int) -> None:
-        self._run, self._source, self._size, self._device, self._rank = run, source, size, device, rank
-        self.workers = workers_to_start(run)
+        super().__init__(run, source, size, device, rank, _finished)
         images = self._images("train", augmented=is_augmented(run))
         self._sampler = _EpochSampler(images, run, rank)
-        self._training = self._loader(images, self._sampler, self.workers)
+        self._training = self._loader(images, self._sampler, self._workers)
         self._evaluation: Any = None
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
@@ -70,11 +56,7 @@ class _PaddleLoaders:
     def on_device(self, batch: Batch) -> tuple[Any, Any]:
         return batch.images, batch.labels
 
-    def _images(self, split: str, *, augmented: bool) -> _ImageFolder:
-        listing = list_images(self._source.path, split)
-        return _ImageFolder(ImageBatches(listing, self._size, self._run.seed, _normalised, augmented=augmented))
-
-    def _loader(self, images: _ImageFolder, batches: Any, workers: int) -> Any:
+    def _loader(self, images: ImageBatches, batches: Any, workers: int) -> Any:
         return DataLoader(
             images,
             batch_sampler=batches,
@@ -86,24 +68,10 @@ class _PaddleLoaders:
         )
 
 
-class _ImageFolder(Dataset):  # type: ignore[misc]  # mypy does not follow Paddle
-    """Whole batches for DataLoader: what it takes for a sample is a batch."""
-
-    def __init__(self, batches: ImageBatches) -> None:
-        super().__init__()
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, keys: list[ImageKey]) -> Batch:
-        return self._batches.load(keys)
-
-
-class _EpochSampler(DistributedBatchSampler):  # type: ignore[misc]  # as above
+class _EpochSampler(DistributedBatchSampler):  # type: ignore[misc]  # mypy does not follow Paddle
     """A DistributedBatchSampler that shuffles by seed and epoch, and gives the epoch along with each sample."""
 
-    def __init__(self, images: _ImageFolder, run: RunSpec, rank: int) -> None:
+    def __init__(self, images: ImageBatches, run: RunSpec, rank: int) -> None:
         super().__init__(images, run.rank_batch_size, num_replicas=run.ranks, rank=rank, shuffle=True)
         self._seed, self._epoch = run.seed, 0
 
@@ -132,10 +100,12 @@ def _batch(fields: Sequence[Any]) -> Batch:
     return Batch(images, labels, figures, skipped) if count else Batch((), (), figures, skipped)
 
 
-def _normalised(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """uint8 [N, H, W, 3] to float32 [N, 3, H, W]."""
+def _finished(
+    images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """uint8 [N, H, W, 3] to float32 [N, 3, H, W], and the labels."""
     normalised = np.empty((len(images), 3, *images.shape[1:3]), np.float32)
     for channel, (mean, deviation) in enumerate(zip(MEAN, DEVIATION, strict=True)):
         np.multiply(images[..., channel], np.float32(1 / (255 * deviation)), out=normalised[:, channel])
         normalised[:, channel] -= np.float32(mean / deviation)
-    return normalised
+    return normalised, labels

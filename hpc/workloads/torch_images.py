@@ -8,44 +8,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from hpc.model.options import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
-from hpc.workloads.image_batches import DECODER, ImageBatches, ImageKey
-from hpc.workloads.image_reader import (
-    DEVIATION,
-    MEAN,
-    Batch,
-    ImageReader,
-    evaluation_share,
-    input_facts,
-    workers_to_start,
-)
-from hpc.workloads.image_sets import list_images
+from hpc.workloads.image_batches import FolderLoaders, ImageBatches, ImageKey
+from hpc.workloads.image_reader import DEVIATION, MEAN, Batch, ImageReader, evaluation_share
 
 
 def folder_reader(run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> ImageReader:
     """The images of a rank, read by DataLoader."""
     loaders = _TorchLoaders(run, source, size, device, rank)
-    prefetched = loaders.workers * loaders.ahead
-    facts = input_facts(run, source, list_images(source.path), DECODER, workers=loaders.workers, prefetched=prefetched)
-    return ImageReader(run, source, facts, loaders)
+    return ImageReader(run, source, loaders.facts(loaders.ahead), loaders)
 
 
-class _TorchLoaders:
-    """A DataLoader for training, and one for evaluation, each with workers of its own.
-
-    As pytorch/examples does: DistributedSampler repeats up to ranks − 1 samples so that all ranks have equally many,
+class _TorchLoaders(FolderLoaders):
+    """As pytorch/examples does: DistributedSampler repeats up to ranks − 1 samples so that all ranks have equally many,
     and the last batch of an epoch has what is left.
     """
 
     def __init__(self, run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> None:
-        self._run, self._source, self._size, self._device, self._rank = run, source, size, device, rank
-        self.workers = workers_to_start(run)
+        super().__init__(run, source, size, device, rank, finished)
         images = self._images("train", augmented=is_augmented(run))
-        self._sampler = _EpochSampler(images, num_replicas=run.ranks, rank=rank, seed=run.seed)
-        self._training = self._loader(images, self._sampler, self.workers)
+        self._sampler = _EpochSampler(images, num_replicas=run.ranks, rank=rank, seed=run.seed)  # type: ignore[arg-type]  # its length is all that is used
+        self._training = self._loader(images, self._sampler, self._workers)
         self._evaluation: DataLoader[Any] | None = None
 
     @property
@@ -67,13 +53,9 @@ class _TorchLoaders:
     def on_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         return on_device(batch, self._device)
 
-    def _images(self, split: str, *, augmented: bool) -> _ImageFolder:
-        listing = list_images(self._source.path, split)
-        return _ImageFolder(ImageBatches(listing, self._size, self._run.seed, normalised, augmented=augmented))
-
-    def _loader(self, images: _ImageFolder, keys: Iterable[ImageKey], workers: int) -> DataLoader[Any]:
+    def _loader(self, images: ImageBatches, keys: Iterable[ImageKey], workers: int) -> DataLoader[Any]:
         return DataLoader(
-            images,
+            images,  # type: ignore[arg-type]  # it asks for nothing but batches
             batch_size=self._run.rank_batch_size,
             sampler=keys,
             num_workers=workers,
@@ -81,21 +63,6 @@ class _TorchLoaders:
             pin_memory=self._device.type == "cuda",
             persistent_workers=workers > 0,
         )
-
-
-class _ImageFolder(Dataset[Batch]):
-    """Whole batches for DataLoader."""
-
-    def __init__(self, batches: ImageBatches) -> None:
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitems__(self, keys: list[ImageKey]) -> Batch:
-        """The samples of a batch; called by DataLoader in a worker."""
-        batch = self._batches.load(keys)
-        return batch._replace(labels=torch.from_numpy(batch.labels))
 
 
 class _EpochSampler(DistributedSampler[Any]):
@@ -117,7 +84,7 @@ def as_it_is(batch: Any) -> Any:
     return batch
 
 
-def normalised(images: npt.NDArray[np.uint8]) -> torch.Tensor:
-    """uint8 [N, H, W, 3] to float32 [N, 3, H, W], whose channels stay last in memory."""
+def finished(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+    """uint8 [N, H, W, 3] to float32 [N, 3, H, W], whose channels stay last in memory, and the labels."""
     mean, deviation = (torch.tensor(values).mul(255).view(1, 3, 1, 1) for values in (MEAN, DEVIATION))
-    return torch.from_numpy(images).permute(0, 3, 1, 2).float().sub_(mean).div_(deviation)
+    return torch.from_numpy(images).permute(0, 3, 1, 2).float().sub_(mean).div_(deviation), torch.from_numpy(labels)

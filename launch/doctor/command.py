@@ -88,7 +88,9 @@ def examine(request: Examination) -> list[CheckFinding]:
 def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     deny_world_writing()
-    signal.signal(signal.SIGTERM, _stop)  # so that the job is cancelled and the folder removed
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # so that the job is cancelled and the folder removed
     try:
         if args.format == "site":
             print(site_scheduler().site_file(socket.gethostname()), end="")
@@ -192,10 +194,12 @@ def _local(request: Examination) -> list[CheckFinding]:
 def _prepared(
     request: Examination, site: Site, *, nodes: int, ranks: int, gpus: int, cpus: int, here: bool = False
 ) -> DoctorJob:
+    # Only one container image is checked: the check is of the node.
+    image = (site.images.get("default") or next(iter(site.images.values()), "")) if site.container else ""
     run = RunSpec(
         nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus, cpus_per_rank=cpus, backend="mpi", workload="delay",
         batch_size=1, precision="fp32", scaling="weak", warmup_steps=5, measured_steps=1, repeat=1, seed=0,
-        site=site.name, env=site.env, job_options=site.job_options, container=_image(site),
+        site=site.name, env=site.env, job_options=site.job_options, container=image,
     )  # fmt: skip
     out = request.launch.out.absolute()
     if out.exists() and not out.is_dir():
@@ -210,11 +214,6 @@ def _prepared(
     doctor_job = DoctorJob(run=run, site=site, folder=folder, token=secrets.token_hex(8), here=here)
     doctor_job.prepare()
     return doctor_job
-
-
-def _image(site: Site) -> str:
-    """Only one container image is checked: the check is of the node."""
-    return (site.images.get("default") or next(iter(site.images.values()), "")) if site.container else ""
 
 
 def _queued(request: Examination, doctor_job: DoctorJob) -> list[CheckFinding]:
@@ -280,10 +279,6 @@ def _arrived(doctor_job: DoctorJob, logs: Path) -> JobFacts:
         if (job.ended and len(job.arrived) >= len(job.nodes)) or time.monotonic() > limit:
             return job
         time.sleep(0.2)
-
-
-def _stop(number: int, _: object) -> None:
-    sys.exit(128 + number)
 
 
 def _number(text: str) -> int:

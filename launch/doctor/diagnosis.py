@@ -191,12 +191,10 @@ def _seconds(text: str) -> int | None:
 def of_job(site: Site, job: JobFacts) -> list[CheckFinding]:
     """Findings about the nodes and the ranks on them."""
     setup = [change("setup", f"{line}: {error}", "setup, module_use or modules") for line, error in job.setup.items()]
-    on_nodes = [*_folder(job), *_local(job), *_pythons(job), *_adapters(site, job)] if job.nodes else [_no_look(job)]
-    return [*setup, *on_nodes, *_mpi(site, job)]
-
-
-def _no_look(job: JobFacts) -> CheckFinding:
-    return unknown("nodes", f"no results of their shells: {job.nodes_error or job.printed or 'no output'}")
+    if not job.nodes:
+        reason = f"no results of their shells: {job.nodes_error or job.printed or 'no output'}"
+        return [*setup, unknown("nodes", reason), *_mpi(site, job)]
+    return [*setup, *_folder(job), *_local(job), *_pythons(job), *_adapters(site, job), *_mpi(site, job)]
 
 
 def _folder(job: JobFacts) -> Iterator[CheckFinding]:

@@ -141,17 +141,9 @@ def in_container(run: RunSpec, site: Site, mounts: Sequence[Path]) -> list[str]:
         case "podman-hpc":
             mounted = [f"--volume={mount}" for mount in (*(f"{f}:{f}" for f in folders), *site.container_mounts)]
             passed = [f"--env={name}" for name in (*_OF_LAUNCHERS, *names)]
+            shared = ["--net=host", "--ipc=host", "--pid=host", *mounted, *passed]
             start = ["podman-hpc", "run", "--rm", *(["--gpu"] if gpus else [])]
-            return [
-                *start,
-                "--net=host",
-                "--ipc=host",
-                "--pid=host",
-                *mounted,
-                *passed,
-                *site.container_args,
-                run.container,
-            ]
+            return [*start, *shared, *site.container_args, run.container]
         case _:
             mounted = [token for mount in (*folders, *site.container_mounts) for token in ("--bind", mount)]
             return [site.container, "exec", *(["--nv"] if gpus else []), *mounted, *site.container_args, run.container]

@@ -62,15 +62,6 @@ class GpuCountError(RuntimeError):
     """nvidia-smi is installed and cannot count the GPUs; the text has its message."""
 
 
-def _has_home() -> bool:
-    """Whether HOME, or else the user's entry in passwd, names a home folder."""
-    try:
-        Path.home()
-    except RuntimeError:
-        return False
-    return True
-
-
 def gpus_here() -> int:
     """The number of NVIDIA GPUs that nvidia-smi lists; without nvidia-smi that of AMD's GPUs by the kernel.
 
@@ -100,7 +91,9 @@ def launcher() -> list[str]:
     if os.geteuid() == 0:
         for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
             settings |= {name: "1", f"{name}_CONFIRM": "1"}
-    if not _has_home():
+    try:
+        Path.home()
+    except RuntimeError:  # neither HOME nor the user's entry in passwd names one
         settings["HOME"] = NO_HOME
     if library := os.environ.get("MPI4PY_LIBMPI"):
         settings["MPI4PY_LIBMPI"] = library  # or the script would load another one from another shell

@@ -74,7 +74,9 @@ class FolderLock:
                 self.release()
 
     def take(self) -> bool:
-        """Takes the lock; False if another process has it."""
+        """Takes the lock, if this process has not; False if another process has it."""
+        if self._file is not None:
+            return True
         file = self._open()
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

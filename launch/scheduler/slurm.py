@@ -143,7 +143,8 @@ class Slurm:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error's text
                 job_id: str = executor._submit_command("").job_id
         except (FailedJobError, FailedSubmissionError, OSError, RuntimeError) as error:
-            _tidy(job.logs)
+            for path in job.logs.glob(".submission_file_*.sh"):  # submitit leaves it
+                path.unlink(missing_ok=True)
             message = " ".join(str(error).split())
             if _LIMITED.search(message) or CONTROLLER_AWAY.search(message) or _timed_out(error):
                 raise TransientSubmitError(f"sbatch: {message or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
@@ -246,12 +247,6 @@ class Slurm:
         # A job that has ended by itself meanwhile is no error.
         if not answer.ok and "already completing or completed" not in answer.stderr:
             raise SubmitError(f"scancel {' '.join(job_ids)}: {answer.output or answer.describe()}")
-
-
-def _tidy(logs: Path) -> None:
-    """Removes submitit's file of a submission that failed."""
-    for path in logs.glob(".submission_file_*.sh"):
-        path.unlink(missing_ok=True)
 
 
 def _timed_out(error: Exception) -> bool:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from hpc.model.evidence import JobNow
 from hpc.model.verdict import JobEnd
 from hpc.system.job_facts import Job
-from hpc.system.tool import Answer, Failure, run_tool
+from hpc.system.tool import Failure, run_tool
 from launch.scheduler.protocol import JobQuery, JobState, JobSteps
 
 COMMAND_TIMEOUT_S, INSIDE_TIMEOUT_S = 60, 10
@@ -173,13 +173,9 @@ def job_steps(job: Job) -> JobSteps:
     """The steps of this process's job, from the ids that squeue prints (`7.batch`, `7.3`)."""
     answer = run_tool(["squeue", "-h", "-s", "-j", job.job_id, "-o", "%i"])
     numbers = frozenset(line.strip().rpartition(".")[2] for line in answer.stdout.splitlines()) - {"batch", "extern"}
-    silent = f"slurmctld does not answer: {answer.describe()}" if _is_silent(answer) else ""
+    is_silent = answer.failure is Failure.HANGING or CONTROLLER_AWAY.search(answer.stderr)
+    silent = f"slurmctld does not answer: {answer.describe()}" if is_silent else ""
     return JobSteps(numbers=numbers, silent=silent, listed=answer.ok)
-
-
-def _is_silent(answer: Answer) -> bool:
-    """Whether a command of Slurm did not reach the controller."""
-    return answer.failure is Failure.HANGING or bool(CONTROLLER_AWAY.search(answer.stderr))
 
 
 def step_refusal(error: str) -> str:

@@ -268,10 +268,12 @@ class Step:
                     self._await_preemption()
                 return INTERRUPTED
             self._begun_s = time.monotonic()
+            job_began_ns = began_ns(os.getppid())
             begin = BeginRecord(
                 run_id=options.run, attempt=attempt, job_id=self._job.job_id, begin_unix_s=int(time.time()),
                 restart_count=self._job.restarts, nodelist=options.nodelist, job_name=self._job.name,
-                begin_ms=round(1e3 * self._begun_s), job_begin_ms=_ms(began_ns(os.getppid())), clock=clock_domain(),
+                begin_ms=round(1e3 * self._begun_s), clock=clock_domain(),
+                job_begin_ms=-1 if job_began_ns is None else job_began_ns // 10**6,
             )  # fmt: skip
             try:
                 if begin.take(options.traces):
@@ -510,10 +512,6 @@ class Step:
 def say(text: str) -> None:
     """Prints a line into the job's output."""
     print(f"rankwise {time.strftime('%F %T')}: {plain(text)}", flush=True)
-
-
-def _ms(ns: int | None) -> int:
-    return -1 if ns is None else ns // 10**6
 
 
 def _add(log: BinaryIO, content: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from launch.doctor.command import FAILURES as DOCTOR_FAILURES
 from launch.doctor.command import DoctorError, Examination, examine
 from launch.follow import print_whole, say
 from launch.jobs.options import LaunchOptions, whole
-from launch.jobs.plan import JobPlan
 from launch.scheduler.lock import user_name
 from launch.scheduler.protocol import Node
 from launch.sweep.prepare import Prepared, Say, with_jobs
@@ -132,14 +131,11 @@ def on_every_node(prepared: Prepared, nodes: Sequence[Node]) -> Prepared:
     jobs = [*with_jobs(prepared, others).jobs] if others else []
     for name, runs in pinned.items():
         on_node = dataclasses.replace(prepared, site=prepared.site.with_values({"nodelist": name}))
-        jobs += [_named(job, f"{job.name}-{name}") for job in with_jobs(on_node, runs).jobs]
+        for job in with_jobs(on_node, runs).jobs:
+            request = {**job.request, "job_name": f"rankwise-{job.name}-{name}"}
+            jobs.append(dataclasses.replace(job, name=f"{job.name}-{name}", request=request))
     plan = dataclasses.replace(prepared.plan, runs=(*others, *(run for runs in pinned.values() for run in runs)))
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
-
-
-def _named(job: JobPlan, name: str) -> JobPlan:
-    request: Mapping[str, Any] = {**job.request, "job_name": f"rankwise-{name}"}
-    return dataclasses.replace(job, name=name, request=request)
 
 
 HISTORY = "acceptance"
@@ -205,7 +201,8 @@ def _folder(history: Path, reference: str, now: datetime, say: Say) -> Path:
     reference."""
     youngest = f"{now - MAX_AGE:{NAME}}"
     for path in sorted(history.glob("*Z"), reverse=True):
-        same = path.name > youngest and _read(path / REFERENCE) == reference
+        its = path / REFERENCE
+        same = path.name > youngest and its.is_file() and read_text(its) == reference
         if same and not (path / RESULT).exists():
             say(f"{path}: goes on, because it has no result yet")
             return path
@@ -215,13 +212,7 @@ def _folder(history: Path, reference: str, now: datetime, say: Say) -> Path:
     return folder
 
 
-def _read(path: Path) -> str | None:
-    return read_text(path) if path.is_file() else None
-
-
-def _test(
-    options: AcceptOptions, reference: Reference, prepared: Prepared, say: Say
-) -> Batches:  # fmt: skip
+def _test(options: AcceptOptions, reference: Reference, prepared: Prepared, say: Say) -> Batches:
     """One batch of jobs, and the verdict on what they measured."""
     launch, planned = prepared.request.launch, with_jobs(prepared)
     up = planned.nodes.up() if planned.nodes is not None and not planned.nodes.unreachable else ()

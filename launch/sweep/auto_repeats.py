@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -95,16 +95,11 @@ def _added(every: Sequence[RunSpec], sweep: SweepSpec, traces: Path, speeds: Spe
     if sweep.placement == "nested" and any(goals[point] > len(runs) for point, runs in points.items()):
         goals = dict.fromkeys(points, max(goals.values()))
         say(f"nested: every point gets {max(goals.values())} repeats, so that each block has every point")
-    return [
-        run.repeated(repeat)
-        for repeat in range(1, max(goals.values(), default=0) + 1)
-        for run in in_block(_lacking(points, goals, repeat), repeat, sweep)
-    ]
-
-
-def _lacking(points: Mapping[str, Sequence[RunSpec]], goals: Mapping[str, int], repeat: int) -> dict[str, RunSpec]:
-    """The points to which this repeat is added."""
-    return {point: runs[0] for point, runs in points.items() if len(runs) < repeat <= goals[point]}
+    added = []
+    for repeat in range(1, max(goals.values(), default=0) + 1):
+        lacking = {point: runs[0] for point, runs in points.items() if len(runs) < repeat <= goals[point]}
+        added += [run.repeated(repeat) for run in in_block(lacking, repeat, sweep)]
+    return added
 
 
 def _decide(runs: Sequence[RunSpec], ci: float, max_repeats: int, traces: Path, speeds: Speeds) -> RepeatDecision:

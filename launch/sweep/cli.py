@@ -197,7 +197,7 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
     """The parser of what follows the subcommand, of the whole command line where there is none."""
     parser = SweepParser(
         prog=f"{PROGRAM} {subcommand}".rstrip(),
-        usage=_usage(subcommand),
+        usage=f"{PROGRAM} {SUBCOMMANDS[subcommand]} [options]" if subcommand else _USAGE,
         description=_DESCRIPTIONS.get(subcommand, __doc__),
         epilog=None if subcommand else _MORE_EXAMPLES,
         formatter_class=partial(HelpFormatter, max_help_position=30),
@@ -244,12 +244,6 @@ def _add_group(group: argparse._ArgumentGroup, rows: Sequence[OptionRow], *, wit
         group.add_argument(
             "--config", metavar="FILE", help="TOML with the names of these options; the command line wins"
         )
-
-
-def _usage(subcommand: str) -> str:
-    if not subcommand:
-        return _USAGE
-    return f"{PROGRAM} {SUBCOMMANDS[subcommand]} [options]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

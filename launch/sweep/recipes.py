@@ -9,7 +9,7 @@ from typing import Any
 
 from hpc.backends.refusals import refuse_invalid
 from hpc.model.reference import Reference
-from hpc.model.spec import RunSpec, SpecError, Target
+from hpc.model.spec import SpecError, Target
 from hpc.system.text import plural
 from launch.jobs.options import flag, option_rows
 from launch.jobs.site import Site
@@ -20,6 +20,8 @@ from launch.sweep.spec import SweepSpec, split_limits
 CaseSize = tuple[int, int]
 CHOOSING = ("nodes", "ranks_per_node", "cases", "batch_size", "precision")
 """The options that choose among the points of a recipe; any other replaces its setting."""
+ALONE: Mapping[str, Any] = {"repeats": 1, "no_baseline": True, "collectives": False, "no_sync": False}
+"""The values of a sweep that has each of its points once, and nothing else."""
 NAMED = 12
 """Points named one by one in a message, at most."""
 
@@ -116,10 +118,7 @@ def single_points(sweep: SweepSpec) -> Iterator[SweepSpec]:
     """A sweep for each case, batch size and precision, without baselines."""
     for case, batch_size, precision in product(sweep.cases, sweep.batch_size or (None,), sweep.precision):
         sizes = None if batch_size is None else (batch_size,)
-        yield dataclasses.replace(
-            sweep, cases=(case,), batch_size=sizes, precision=(precision,), repeats=1, no_baseline=True,
-            collectives=False, no_sync=False,
-        )  # fmt: skip
+        yield dataclasses.replace(sweep, cases=(case,), batch_size=sizes, precision=(precision,), **ALONE)
 
 
 def departures_of_possible(
@@ -180,7 +179,8 @@ def departures(recipe: Reference, sweeps: Sequence[SweepSpec], target: Target) -
     """In what these sweeps, their added baselines apart, differ from the recipe: each difference once."""
     lines: dict[str, None] = {}
     unknown: dict[str, list[str]] = {}
-    for run in (run for sweep in sweeps for run in _trainings(sweep, target)):
+    trainings = (dataclasses.replace(sweep, **ALONE) for sweep in sweeps)
+    for run in (run for sweep in trainings for run in expand(sweep, target).runs):
         env = {name: value for name, value in run.env.items() if target.env.get(name) != value}
         nearest = recipe.nearest(run, run.options, env)
         if nearest is None:
@@ -195,8 +195,3 @@ def departures(recipe: Reference, sweeps: Sequence[SweepSpec], target: Target) -
         f"{', '.join(dict.fromkeys(cases))} with {workload}, no point of it" for workload, cases in unknown.items()
     )
     return (*others, *lines)
-
-
-def _trainings(sweep: SweepSpec, target: Target) -> tuple[RunSpec, ...]:
-    plain = dataclasses.replace(sweep, repeats=1, no_baseline=True, collectives=False, no_sync=False)
-    return expand(plain, target).runs

@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpc.model.evidence import open_attempts
 from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import SpecError
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import life_sign
 from hpc.system.sanitize import plain
@@ -382,8 +382,9 @@ class Sweep:
             return  # no scheduler limits the jobs here
         took = durations_s({run.run_id: run.point_id for run in self._prepared.plan.runs}, exit_records(self._traces))
         for job in written:
-            for run in _of(job, self.remaining(job))[:1]:
-                check_limit(job, job.plan.warning_s, run, took)
+            remaining = self.remaining(job)
+            if first := next((run for run in job.plan.runs if run.run_id in remaining), None):
+                check_limit(job, job.plan.warning_s, first, took)
 
 
 _WAIT_REASONS = {
@@ -394,10 +395,6 @@ _WAIT_REASONS = {
 
 def _ids(jobs: Sequence[WrittenJob]) -> list[str]:
     return [run.run_id for job in jobs for run in job.plan.runs]
-
-
-def _of(job: WrittenJob, run_ids: Collection[str]) -> list[RunSpec]:
-    return [run for run in job.plan.runs if run.run_id in run_ids]
 
 
 def _fork(log: Path) -> int | None:

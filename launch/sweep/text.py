@@ -33,7 +33,9 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
     size = f"{plural(points, 'point')}, {plural(len(plan.runs), 'run')} in {plural(len(jobs), 'job')}"
     yield f"sweep {plan.sweep_id} on {where}: {size}"
     if not simulated:
-        yield f"requests {_node_hours(sum(job.node_hours for job in jobs))} at most, less where runs are final already"
+        hours = sum(job.node_hours for job in jobs)
+        shown = f"{hours:{'.1f' if hours >= 1 else '.2g'}} node-hours"
+        yield f"requests {shown} at most, less where runs are final already"
         yield from describe_nested(jobs)
     elif any(job.subsets for job in jobs):
         yield "nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated"
@@ -55,10 +57,6 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
     yield from (*unable.values(), *prepared.notes)
     if unable:
         yield "their runs end as launch_fail; the same command runs them once they can"
-
-
-def _node_hours(hours: float) -> str:
-    return f"{hours:{'.1f' if hours >= 1 else '.2g'}} node-hours"
 
 
 def describe_base(runs: Iterable[RunSpec]) -> str:

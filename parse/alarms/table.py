@@ -122,7 +122,7 @@ def _two_groups(slower: Mapping[str, float], faster: Mapping[str, float], apart:
         for group in (slower, faster)
     ]
     of_each = " are" if len(slower) == len(faster) == 1 else " are two groups,"
-    return f"{' and '.join(groups)}{of_each} {apart:.1%} apart: more than chance differs between them"
+    return f"{' and '.join(groups)}{of_each} {apart:.1%} apart: not by chance alone"
 
 
 def _contradicting_clocks(run: int, ranks: int, rank: int, steps: int, of_steps: int, jumps: int, off_ms: float) -> str:
@@ -153,12 +153,12 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     ),
     "superlinear": "more than linear: speedup {speedup:.2f} on {devices} devices, at least {speedup_low:.2f}{by}",
     "rising": (
-        "speed per device rises with the devices: {per_device_low:.4g} {unit} or more, on {smaller_case} at most "
+        "speed per device rises with the devices: at least {per_device_low:.4g} {unit}, on {smaller_case} at most "
         "{smaller_per_device_high:.4g}{by}"
     ),
     "falling": (
-        "more devices, less throughput: {speed_high:.2f} {unit} at most, on {smaller_case} {smaller_speed_low:.2f} or "
-        "more{by}"
+        "more devices, less throughput: at most {speed_high:.2f} {unit}, on {smaller_case} at least "
+        "{smaller_speed_low:.2f}{by}"
     ),
     "average_and_median": "average {average:.2f} and median {median:.2f} are {difference:+.1%} apart",
     "average_and_median of document": (
@@ -193,7 +193,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "two_groups": _two_groups,
     "loose_clocks": "the ranks' clocks leave {share:.1%} of the speed open",
     "loose_clocks of log": (
-        "run {run}: coarse time stamps leave {share:.1%} of the speed open: --window all or more steps help"
+        "run {run}: coarse times of its log leave {share:.1%} of the speed open: --window all or more steps help"
     ),
     "contradicting_clocks": _contradicting_clocks,
     "wall_clock_set": (

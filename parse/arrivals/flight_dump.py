@@ -8,7 +8,7 @@ taken apart here by its opcodes: those that name or call something are refused, 
 from __future__ import annotations
 
 import pickletools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +21,7 @@ from parse.arrivals.result import (
     ABSENT,
     MAX_COUNT,
     MAX_KERNEL_NS,
-    CallColumns,
     CallGroup,
-    CallsKey,
     CollectiveRecording,
     Member,
     RecordingError,
@@ -124,29 +122,26 @@ def read_flight_dumps(paths: Sequence[Path]) -> CollectiveRecording:
         if rank in dumps and dumps[rank][1].calls != dump.calls:
             raise RecordingError(f"{dumps[rank][0].name} and {path.name} are both of rank {rank}; give one of each")
         dumps[rank] = path, dump
-    groups: dict[str, tuple[CallGroup, tuple[int, ...]]] = {}
-    columns: dict[CallsKey, CallColumns] = defaultdict(CallColumns)
-    left_out: Counter[str] = Counter()
-    remarks: list[str] = []
+    recording = CollectiveRecording(source="torch's flight recorder", files=len(paths))
     for rank, (_, dump) in sorted(dumps.items()):
-        groups |= dump.groups
-        left_out += dump.left_out
+        recording.left_out += dump.left_out
         for group_id, operation, *call in dump.calls:
-            columns[group_id, operation, dump.groups[group_id][1].index(rank)].add(*call, ABSENT)
+            recording.groups[group_id], ranks = dump.groups[group_id]
+            place = ranks.index(rank)
+            recording.members[group_id, place] = Member(host="", process=f"rank {rank}")
+            recording.add((group_id, operation, place), *call, ABSENT)
         if its := dump.unfinished:
-            remarks.append(f"rank {rank} has not completed {plural(len(its), 'collective')}; the first: {its[0]}")
-    calls = {key: each.calls(left_out) for key, each in columns.items()}
-    if not calls:
-        raise RecordingError("; ".join(["these dumps of torch's flight recorder have no collective", *left_out]))
-    if not any((its.duration_ns > 0).any() for its in calls.values()):
-        remarks.append(
+            recording.remarks.append(
+                f"rank {rank} has not completed {plural(len(its), 'collective')}; the first: {its[0]}"
+            )
+    if not recording.columns:
+        reasons = ["these dumps of torch's flight recorder have no collective", *recording.left_out]
+        raise RecordingError("; ".join(reasons))
+    if not any((its.duration_ns > 0).any() for its in recording.calls.values()):
+        recording.remarks.append(
             "these dumps of torch's flight recorder have no durations: TORCH_NCCL_ENABLE_TIMING=1 records them"
         )
-    return CollectiveRecording(
-        source="torch's flight recorder", files=len(paths), groups={name: group for name, (group, _) in groups.items()},
-        members={(group, rank): Member(host="", process=f"rank {groups[group][1][rank]}") for group, _, rank in calls},
-        calls=calls, remarks=remarks, left_out=left_out,
-    )  # fmt: skip
+    return recording
 
 
 def _text(value: Any) -> str:

@@ -9,9 +9,7 @@ NCCL_INSPECTOR_DUMP_VERBOSE=1 there are Unix times in µs at which the host saw 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,7 @@ from parse.arrivals.result import (
     ABSENT,
     MAX_KERNEL_NS,
     MAX_RANKS,
-    CallColumns,
     CallGroup,
-    CallsKey,
     CollectiveRecording,
     Member,
     RecordingError,
@@ -34,7 +30,6 @@ MARK = b'"coll_perf"'
 """In each record of a collective."""
 SUFFIXES = (".log", ".log.gz", ".jsonl", ".jsonl.gz", ".json")
 SNIFFED_LINES = 64
-MAX_RECORDS = 20_000_000
 MAX_SPREAD_LINES = 20_000
 MAX_US = 1 << 51
 OPERATIONS = {
@@ -43,17 +38,6 @@ OPERATIONS = {
 }  # fmt: skip
 _OF_KERNELS = ("kernel_gpu", "kernel_cpu", "")
 """Where times are those of kernels; old versions do not say it. Others are of the call on the host."""
-
-
-@dataclass
-class _Read:
-    """What is read of all files."""
-
-    columns: dict[CallsKey, CallColumns] = field(default_factory=lambda: defaultdict(CallColumns))
-    groups: dict[str, CallGroup] = field(default_factory=dict)
-    members: dict[tuple[str, int], Member] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
-    records: int = 0
 
 
 def is_inspector(path: Path) -> bool:
@@ -65,7 +49,7 @@ def is_inspector(path: Path) -> bool:
 
 def read_inspector(paths: Sequence[Path]) -> CollectiveRecording:
     """The collectives in the files of all processes of a run. Raises RecordingError."""
-    read = _Read()
+    read = CollectiveRecording(source="NCCL Inspector", files=len(paths))
     for path in paths:
         try:
             for lines in lines_of(path):
@@ -75,11 +59,7 @@ def read_inspector(paths: Sequence[Path]) -> CollectiveRecording:
             read.left_out[f"the rest of a damaged file ({error})"] += 1
     if not read.columns:
         raise RecordingError("no record of a collective of NCCL Inspector is in these files")
-    calls = {key: columns.calls(read.left_out) for key, columns in read.columns.items()}
-    return CollectiveRecording(
-        source="NCCL Inspector", files=len(paths), groups=read.groups, members=read.members, calls=calls,
-        left_out=read.left_out,
-    )  # fmt: skip
+    return read
 
 
 def lines_of(path: Path) -> Iterator[list[bytes]]:
@@ -107,7 +87,7 @@ def _is_record(line: bytes) -> bool:
     return line.lstrip().startswith(b"{") and (MARK in line or b'"p2p_perf"' in line)
 
 
-def _read_line(line: bytes, path: Path, read: _Read) -> None:
+def _read_line(line: bytes, path: Path, read: CollectiveRecording) -> None:
     if MARK not in line:
         if b'"p2p_perf"' in line:
             read.left_out["messages between two ranks, to which nobody else comes"] += 1
@@ -140,10 +120,7 @@ def _read_line(line: bytes, path: Path, read: _Read) -> None:
             f"{path.name}: communicator {group} has rank {rank} of {size} on {member.host}, {member.process}; another "
             "file says otherwise. Are these the files of one run?"
         )
-    if read.records >= MAX_RECORDS:
-        raise RecordingError(f"more than {MAX_RECORDS} collectives; give the files of fewer communicators")
-    read.records += 1
-    read.columns[group, OPERATIONS.get(function, function), rank].add(number, size_bytes, duration_ns, begin_ns)
+    read.add((group, OPERATIONS.get(function, function), rank), number, size_bytes, duration_ns, begin_ns)
 
 
 def count_of(value: Any) -> int:

@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 
 from hpc.system.regular_file import parse_json
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
 from parse.arrivals.inspector import count_of, lines_of
 from parse.arrivals.result import (
     MAX_KERNEL_NS,
     MAX_RANKS,
     MS,
-    CallColumns,
     CallGroup,
-    CallsKey,
     CollectiveRecording,
     Member,
     RecordingError,
@@ -50,42 +48,35 @@ def is_phase_log(path: Path) -> bool:
 
 def read_phase_logs(paths: Sequence[Path]) -> CollectiveRecording:
     """The meetings of all ranks of a run, and what takes a rank longest in remarks. Raises RecordingError."""
-    columns: dict[CallsKey, CallColumns] = defaultdict(CallColumns)
-    members: dict[tuple[str, int], Member] = {}
+    read = CollectiveRecording(source="torchtitan's structured logs", files=len(paths))
     times: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    left_out: Counter[str] = Counter()
     for path in paths:
-        for record in _ends(path, left_out):
+        for record in _ends(path, read.left_out):
             try:
                 phase, source = record["log_type_name"].removesuffix(ENDS.decode()), f"{record['source']}"
                 rank, step, end_us = (count_of(record[name]) for name in ("global_rank", "step", "time_us"))
                 duration_ns = round(record["value"] * MS)
                 member = Member(host=f"{record['host_name']}", process=f"pid {count_of(record['pid'])}")
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-                left_out[f"{path.name}: phases outside steps, and lines that are no whole record"] += 1
+                read.left_out[f"{path.name}: phases outside steps, and lines that are no whole record"] += 1
                 continue
             if rank >= MAX_RANKS or not 0 <= duration_ns < MAX_KERNEL_NS:
-                left_out[f"{path.name}: records with impossible numbers"] += 1
+                read.left_out[f"{path.name}: records with impossible numbers"] += 1
                 continue
             times[phase][rank].append(duration_ns / MS)
             if phase != MEETING:
                 continue
-            if members.setdefault((source, rank), member) != member:
+            if read.members.setdefault((source, rank), member) != member:
                 raise RecordingError(
                     f"{path.name}: rank {rank} of {source} is two processes; give the files of one run"
                 )
-            columns[source, OPERATION, rank].add(step, 0, duration_ns, end_us * 1000 - duration_ns)
-    if not columns:
+            read.add((source, OPERATION, rank), step, 0, duration_ns, end_us * 1000 - duration_ns)
+    if not read.columns:
         raise RecordingError(f"no phase {MEETING}, where ranks meet, is in these structured logs of torchtitan")
-    groups = {}
-    for source in {source for source, _ in members}:
-        size = 1 + max(rank for of, rank in members if of == source)
-        groups[source] = CallGroup(id=source, size=size, name=f"{MEETING} of {source}")
-    return CollectiveRecording(
-        source="torchtitan's structured logs", files=len(paths), groups=groups, members=members,
-        calls={key: its.calls(left_out) for key, its in columns.items()}, remarks=tuple(_longest(times)),
-        left_out=left_out,
-    )  # fmt: skip
+    for source, ranks in grouped(read.members).items():
+        read.groups[source] = CallGroup(id=source, size=1 + max(ranks), name=f"{MEETING} of {source}")
+    read.remarks += _longest(times)
+    return read
 
 
 def _ends(path: Path, left_out: Counter[str]) -> Iterator[Mapping[str, Any]]:

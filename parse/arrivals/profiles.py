@@ -26,10 +26,9 @@ from parse.arrivals.result import (
     MAX_COUNT,
     MAX_KERNEL_NS,
     MAX_RANKS,
+    RESOLUTION_NS,
     WAIT_FOR_ALL,
-    CallColumns,
     CallGroup,
-    CallsKey,
     CollectiveRecording,
     Ints,
     Member,
@@ -37,8 +36,6 @@ from parse.arrivals.result import (
 )
 from parse.trace_events.kineto import EVENTS, HEAD, NAMES, EventsError, head_of, values_of
 
-RESOLUTION_NS = 1000
-"""Times have nanoseconds, but devices' clocks may tick once in a microsecond."""
 MAX_NS = 1 << 61
 OPERATIONS = {
     "allreduce": "all-reduce", "all_reduce": "all-reduce", "allreduce_coalesced": "all-reduce",
@@ -86,13 +83,13 @@ class _GroupCalls:
 
 def read_profiles(paths: Sequence[Path]) -> CollectiveRecording:
     """The collectives in the profiles of a run. Raises RecordingError, OSError."""
+    recording = CollectiveRecording(source="torch.profiler", files=len(paths))
     groups: dict[str, _GroupCalls] = {}
     hosts: dict[int, str] = {}
     files: dict[int, Path] = {}
-    left_out: Counter[str] = Counter()
     for path in paths:
         try:
-            rank, host = _read_profile(path, groups, left_out, len(paths))
+            rank, host = _read_profile(path, groups, recording.left_out, len(paths))
         except EventsError as error:
             raise RecordingError(f"{path.name}: {error}") from None
         if rank in files:
@@ -100,10 +97,6 @@ def read_profiles(paths: Sequence[Path]) -> CollectiveRecording:
                 f"{files[rank].name} and {path.name} are both of rank {rank}; give one profile of each"
             )
         files[rank], hosts[rank] = path, host
-    columns: dict[CallsKey, CallColumns] = defaultdict(CallColumns)
-    members: dict[tuple[str, int], Member] = {}
-    named: dict[str, CallGroup] = {}
-    remarks: list[str] = []
     for group_id, group in groups.items():
         order = group.ranks or tuple(sorted(group.calls))
         if len(order) > group.size:
@@ -111,23 +104,19 @@ def read_profiles(paths: Sequence[Path]) -> CollectiveRecording:
                 f"{len(order)} profiles call in {group.name}, which has {group.size} ranks. Are they of one run?"
             )
         try:
-            numbered = list(_numbered(group, hosts, remarks))
+            numbered = list(_numbered(group, hosts, recording.remarks))
         except RecordingError as error:
-            left_out[f"{group.name}: {error}"] += 1
+            recording.left_out[f"{group.name}: {error}"] += 1
             continue
-        named[group_id] = CallGroup(id=group_id, size=group.size, name=group.name)
+        recording.groups[group_id] = CallGroup(id=group_id, size=group.size, name=group.name)
         for rank, number, call in numbered:
             place = order.index(rank)
-            members[group_id, place] = Member(host=hosts[rank], process=f"rank {rank}")
-            columns[group_id, call.operation, place].add(number, call.bytes, call.duration_ns, call.begin_ns)
-    if not columns:
-        reasons = "; ".join(left_out) or "they have no kernels of NCCL (torch.profiler of CUDA writes them)"
+            recording.members[group_id, place] = Member(host=hosts[rank], process=f"rank {rank}")
+            recording.add((group_id, call.operation, place), number, call.bytes, call.duration_ns, call.begin_ns)
+    if not recording.columns:
+        reasons = "; ".join(recording.left_out) or "they have no kernels of NCCL (torch.profiler of CUDA writes them)"
         raise RecordingError(f"no collective of these profiles can be matched: {reasons}")
-    calls = {key: each.calls(left_out) for key, each in columns.items()}
-    return CollectiveRecording(
-        source="torch.profiler", files=len(paths), groups=named, members=members, calls=calls, remarks=remarks,
-        left_out=left_out,
-    )  # fmt: skip
+    return recording
 
 
 def is_profile_name(path: Path) -> bool:

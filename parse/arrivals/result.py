@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,9 @@ MAX_KERNEL_NS = 1 << 46
 """No kernel runs 19 hours."""
 MAX_RANKS = 1 << 20
 """No communicator has more."""
+RESOLUTION_NS = 1000
+"""Times have nanoseconds, but devices' clocks may tick once in a microsecond."""
+MAX_CALLS = 20_000_000
 MAX_COUNT = 1 << 51
 """No collective has more bytes, or a higher number."""
 ABSENT = -1
@@ -76,40 +80,48 @@ CallsKey = tuple[str, str, int]
 """Id of the group, operation, rank."""
 
 
-class CallColumns:
-    """The calls that are read of one rank and operation, call by call: number, bytes, duration and begin in ns."""
-
-    def __init__(self) -> None:
-        self._columns = tuple(array("q") for _ in range(4))
-
-    def add(self, *call: int) -> None:
-        """Adds number, bytes, duration_ns, begin_ns of a call."""
-        for column, value in zip(self._columns, call, strict=True):
-            column.append(value)
-
-    def calls(self, left_out: Counter[str]) -> RankCalls:
-        """Them by number; those whose number is there more than once are left out."""
-        number, *others = (np.frombuffer(column, dtype=np.int64) for column in self._columns)
-        unique, first, count = np.unique(number, return_index=True, return_counts=True)
-        size, duration, begin = (column[first[count == 1]] for column in others)
-        if twice := int((count > 1).sum()):
-            left_out[f"{plural(twice, 'collective')} that a rank has twice"] += 1
-        return RankCalls(number=unique[count == 1], bytes=size, duration_ns=duration, begin_ns=begin)
+CallColumns = tuple["array[int]", ...]
+"""The calls that are read of one rank and operation, call by call: number, bytes, duration and begin in ns."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+def _columns() -> dict[CallsKey, CallColumns]:
+    return defaultdict(lambda: tuple(array("q") for _ in range(4)))
+
+
+@dataclass(kw_only=True, eq=False)
 class CollectiveRecording:
-    """What `source` recorded. `members` are by group and rank; times are exact to `resolution_ns`. `remarks` say how it
-    was read, `left_out` what was not, with how often."""
+    """What `source` recorded, filled file by file. `members` are by group and rank. `remarks` say how it was read,
+    `left_out` what was not, with how often."""
 
     source: str
     files: int
-    groups: Mapping[str, CallGroup]
-    members: Mapping[tuple[str, int], Member]
-    calls: Mapping[CallsKey, RankCalls]
-    remarks: Sequence[str] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    resolution_ns: int = 1000
+    groups: dict[str, CallGroup] = field(default_factory=dict)
+    members: dict[tuple[str, int], Member] = field(default_factory=dict)
+    columns: dict[CallsKey, CallColumns] = field(default_factory=_columns)
+    remarks: list[str] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    count: int = 0
+
+    def add(self, key: CallsKey, *call: int) -> None:
+        """Adds number, bytes, duration_ns, begin_ns of a call. Raises RecordingError where there are too many."""
+        if self.count >= MAX_CALLS:
+            raise RecordingError(f"more than {MAX_CALLS} collectives; give the files of fewer communicators")
+        self.count += 1
+        for column, value in zip(self.columns[key], call, strict=True):
+            column.append(value)
+
+    @cached_property
+    def calls(self) -> Mapping[CallsKey, RankCalls]:
+        """All that were read, by number; those whose number a rank has more than once are `left_out`."""
+        return {key: self._by_number(columns) for key, columns in self.columns.items()}
+
+    def _by_number(self, columns: CallColumns) -> RankCalls:
+        number, *others = (np.frombuffer(column, dtype=np.int64) for column in columns)
+        unique, first, count = np.unique(number, return_index=True, return_counts=True)
+        size, duration, begin = (column[first[count == 1]] for column in others)
+        if twice := int((count > 1).sum()):
+            self.left_out[f"{plural(twice, 'collective')} that a rank has twice"] += 1
+        return RankCalls(number=unique[count == 1], bytes=size, duration_ns=duration, begin_ns=begin)
 
 
 class ArrivalEvidence(StrEnum):
@@ -235,7 +247,7 @@ def match(calls_of: Mapping[int, RankCalls], size: int) -> tuple[Matched, int]:
     return Matched(ranks=ranks, duration_ns=columns[1], begin_ns=columns[2], uneven=uneven), len(every)
 
 
-def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int, clock_bound_ns: int | None = None) -> LastOfEach:
+def decide(matched: Matched, hosts: Sequence[str], clock_bound_ns: int | None = None) -> LastOfEach:
     """Who is last, collective by collective."""
     duration, begin = matched.duration_ns, matched.begin_ns
     rows = np.arange(len(duration))
@@ -247,7 +259,7 @@ def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int, clock_bou
         )  # fmt: skip
     ordered = np.sort(duration, axis=1)
     shortest, gap = ordered[:, 0], ordered[:, 1] - ordered[:, 0]
-    bound = shortest + resolution_ns
+    bound = shortest + RESOLUTION_NS
     last = np.where((gap > bound) & (shortest > 0) & ~matched.uneven, duration.argmin(axis=1), UNKNOWN)
     wait, sole = duration - shortest[:, None], gap.copy()
 
@@ -259,7 +271,7 @@ def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int, clock_bou
     one_clock = len({*hosts}) == 1 and hosts[0] != ""
     if one_clock or clock_bound_ns is not None:
         ends = begin + duration
-        spread = ends.max(axis=1) - ends.min(axis=1) + resolution_ns + (0 if one_clock else clock_bound_ns or 0)
+        spread = ends.max(axis=1) - ends.min(axis=1) + RESOLUTION_NS + (0 if one_clock else clock_bound_ns or 0)
         begins = np.sort(begin, axis=1)
         between = begins[:, -1] - begins[:, -2]
         latest = begin.argmax(axis=1)
@@ -328,7 +340,7 @@ def arrivals(recording: CollectiveRecording, clock_bound_ns: int | None = None) 
                 f"in {uneven} × {operation} of {name} amounts differ by rank: there kernel times show nothing"
             )
         hosts = [recording.members[group_id, rank].host for rank in matched.ranks]
-        decided = decide(matched, hosts, recording.resolution_ns, clock_bound_ns)
+        decided = decide(matched, hosts, clock_bound_ns)
         for place, rank in enumerate(matched.ranks):
             its = ranks.setdefault(label_of[rank], _OfRank(host=hosts[place]))
             _add(its, decided, place, [label_of[each] for each in matched.ranks])

@@ -96,18 +96,14 @@ def node_findings(results: Sequence[Result], expected: Sequence[str], tolerance:
             measured.add(node.node)
             alarm = alarms.get(node.node)
             text = f"{node.relative:+.1%} against the median node ({plural(node.runs, 'run')})"
+            its = CheckFinding(name=f"{NODE}{node.node}", state=State.OK, severity=Severity.NOTE, text=text)
             if alarm is not None and alarm.relative < 0:
-                findings.append(_slow(alarm, expected, tolerance, day))
+                its = _slow(alarm, expected, tolerance, day)
             elif site.scatter is None:
-                findings.append(
-                    CheckFinding(name=f"{NODE}{node.node}", state=State.UNKNOWN, severity=Severity.NOTE,
-                            text=f"{text}; {missing_text(site)}")
-                )  # fmt: skip
+                its = dataclasses.replace(its, state=State.UNKNOWN, text=f"{text}; {missing_text(site)}")
             else:
-                findings.append(
-                    CheckFinding(name=f"{NODE}{node.node}", state=State.OK, severity=Severity.NOTE, text=text,
-                            figures={"relative": node.relative, "runs": node.runs})
-                )  # fmt: skip
+                its = dataclasses.replace(its, figures={"relative": node.relative, "runs": node.runs})
+            findings.append(its)
     missing = [
         name for name in expected if name not in measured and name not in {n.partition(".")[0] for n in measured}
     ]

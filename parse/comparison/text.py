@@ -35,7 +35,7 @@ REFERENCE_HEADS = ("verdict", "point", "expected", "measured", *HEADS[4:])
 
 def as_text(comparison: Comparison, width: int) -> str:
     """Verdict first, then differences of environment, then the points; lines of `width` cells where words allow it."""
-    blocks: list[TextBlock] = [conclusion(comparison), [*_sides(comparison)]]
+    blocks: list[TextBlock] = [conclusion(comparison), _sides(comparison)]
     if comparison.differences:
         differences = [difference_text(each) for each in comparison.differences]
         blocks += ["", "differences of environment (BASE → NEW)", differences]
@@ -50,7 +50,7 @@ def as_text(comparison: Comparison, width: int) -> str:
 
 def as_markdown(comparison: Comparison) -> str:
     """The same in Markdown: a table of differences of environment and one of points."""
-    blocks: list[TextBlock] = [[*_sides(comparison)]]
+    blocks: list[TextBlock] = [_sides(comparison)]
     if comparison.differences:
         rows = [(each.name, *_values(each), _of_points(each)) for each in comparison.differences]
         blocks.append(TableData(heads=unitless(("differs", "BASE", "NEW", "points")), rows=rows))
@@ -122,13 +122,9 @@ def _order_text(point: ComparedPoint) -> str:
     return f"; {order}, and {chance_text}: as clear an order of {least_runs()} a side would decide"
 
 
-def _sides(comparison: Comparison) -> Iterator[str]:
-    if comparison.is_reference:
-        yield f"reference: {comparison.base}"
-        yield f"measured: {comparison.new}"
-    else:
-        yield f"BASE: {comparison.base}"
-        yield f"NEW: {comparison.new}"
+def _sides(comparison: Comparison) -> list[str]:
+    names = ("reference", "measured") if comparison.is_reference else ("BASE", "NEW")
+    return [f"{name}: {side}" for name, side in zip(names, (comparison.base, comparison.new), strict=True)]
 
 
 def _values(difference: Difference) -> tuple[str, str]:

@@ -70,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (ExportError, TraceError, OSError) as error:
         reason = str(error)
-        if isinstance(error, OSError) and error.filename is not None:
-            reason = f"{error.filename}: {error.strerror}"
+        if isinstance(error, OSError):
+            reason = f"{error.filename2 or error.filename or options.out or target.out}: {error.strerror or error}"
         print(plain(reason), file=sys.stderr)
         return 1
     print("\n".join(map(plain, lines)))
@@ -102,8 +102,9 @@ def _content(options: argparse.Namespace, where: dict[str, list[str]]) -> Export
     from parse.faults import unread
     from parse.page.build import build_page, title
     from parse.page.html import render
+    from parse.page.scaling import WIDTH
     from parse.report.export import content_of
-    from parse.report.notices import setting_names
+    from parse.report.notices import scaling_lines, setting_names
     from parse.report.summary import WhereError, choose, labels, read_ledgers, read_summary
 
     summary, _ = read_summary(options.paths, base=options.base or "", progress=progress_bar())
@@ -125,8 +126,8 @@ def _content(options: argparse.Namespace, where: dict[str, list[str]]) -> Export
     ]
     source = ", ".join(map(str, options.paths))
     return ExportContent(
-        title=title(summary), name=options.name, points=points, summary=page,
-        html=lambda: render(build_page(summary, source)),
+        title=title(summary), name=options.name, conclusion=[*scaling_lines(chosen, WIDTH)], points=points,
+        summary=page, html=lambda: render(build_page(summary, source)),
     )  # fmt: skip
 
 

@@ -59,11 +59,12 @@ class PointContent:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportContent:
-    """The points, the whole JSON page with ledgers, and what makes the HTML page. `name` is that of the experiment or
-    project."""
+    """How the settings scale, a sentence each, the points, the whole JSON page with ledgers, and what makes the HTML
+    page. `name` is that of the experiment or project."""
 
     title: str
     name: str
+    conclusion: Sequence[str]
     points: Sequence[PointContent]
     summary: Mapping[str, Any]
     html: Callable[[], str]

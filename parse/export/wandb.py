@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from parse.export.content import PAGE, SUMMARY, ExportContent, ExportError
 
@@ -27,6 +29,17 @@ def write(content: ExportContent, out: str) -> list[str]:
         x_save_requirements=False,
         disable_git=True,
     )
+    try:
+        _fill(wandb, content, run_id, folder, settings)
+    except BaseException:
+        for half in folder.glob(f"offline-run-*-{run_id}"):
+            rmtree(half)
+        raise
+    (written,) = folder.glob(f"offline-run-*-{run_id}")
+    return [f"{written}: wandb sync {written} uploads it"]
+
+
+def _fill(wandb: Any, content: ExportContent, run_id: str, folder: Path, settings: Any) -> None:
     with wandb.init(
         project=content.name, name=content.title, id=run_id, dir=str(folder.parent), mode="offline", settings=settings,
         config={point.name: dict(point.result["requested"]) for point in content.points},
@@ -42,5 +55,3 @@ def write(content: ExportContent, out: str) -> list[str]:
                 (Path(files) / name).write_text(text)
                 artifact.add_file(str(Path(files) / name))
             run.log_artifact(artifact)
-    (written,) = folder.glob(f"offline-run-*-{run_id}")
-    return [f"{written}: wandb sync {written} uploads it"]

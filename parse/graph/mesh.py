@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc.model.groups import GROUP, MESSAGE, NAME
-from hpc.model.trace import Bools, Ints
+from hpc.model.trace import Ints
 from parse.graph.step_graph import NONE, StepCalls
 
 
@@ -63,7 +63,8 @@ def _axes(calls: StepCalls) -> list[_Axis]:
     ranks, axes = len(calls.calls), list[tuple[int, _Axis]]()
     message = calls.names.index(MESSAGE) if MESSAGE in calls.names else NONE
     if calls.depths.max(initial=0) > 0:
-        pipeline = next(calls.dimensions[at] for at in calls.dimension[_is_message(calls, message)].tolist())
+        is_message = calls.calls.reshape(-1, 4)[calls.members[calls.starts], NAME] == message
+        pipeline = next(calls.dimensions[at] for at in calls.dimension[is_message].tolist())
         axes.append((ranks, _Axis(pipeline, np.maximum(calls.depths, 0), ranks)))
     for number, name in enumerate(calls.dimensions):
         used = (calls.call_dimension == number) & (calls.calls[..., NAME] != message)
@@ -78,12 +79,6 @@ def _axes(calls: StepCalls) -> list[_Axis]:
         if all(name != axis.name for _, axis in axes):
             axes.append((max(map(len, groups)), _Axis(name, places, stride)))
     return [axis for _, axis in sorted(axes, key=lambda each: -each[0])]
-
-
-def _is_message(calls: StepCalls, message: int) -> Bools:
-    """Of each meeting."""
-    its: Bools = calls.calls.reshape(-1, 4)[calls.members[calls.starts], NAME] == message
-    return its
 
 
 def _copies(known: Ints) -> Ints:

@@ -76,7 +76,7 @@ def matching(result: Result, diagnostics: Sequence[Result]) -> tuple[Result, ...
 
 
 _NAME = re.compile(r"[a-z0-9 -]{1,40}")
-MAX_KINDS = 4
+MAX_KINDS = 3
 
 
 def recorded_collectives(trace: Trace) -> str:
@@ -89,8 +89,8 @@ def recorded_collectives(trace: Trace) -> str:
     for rank, its in enumerate(kinds):
         texts = [text for kind in its if (text := _kind(kind))]
         if texts:
-            further = f", and {plural(len(texts) - MAX_KINDS, 'further kind')}" if len(texts) > MAX_KINDS else ""
-            text = f"by torch's own record a step of rank {rank} calls {', '.join(texts[:MAX_KINDS])}{further}"
+            further = f", {plural(len(texts) - MAX_KINDS, 'further kind')}" if len(texts) > MAX_KINDS else ""
+            text = f"a step of rank {rank} by torch's record: {', '.join(texts[:MAX_KINDS])}{further}"
             return "; ".join([text, *_last_to_come(trace, kinds)])
     return ""
 

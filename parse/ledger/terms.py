@@ -68,13 +68,14 @@ def point_terms(breakdowns: Sequence[StepBreakdown], base: Sequence[StepBreakdow
     )
     if (unsplit := _unsplit(breakdowns)) is not None:
         merged = {Merged(unsplit=unsplit): None, **merged}
+    has_both = {WAIT.name, COMMUNICATION.name} <= {*names(borders)}
     return PointTerms(
         borders=borders, scale=scale, samples=ours, base_samples=theirs,
         terms=_terms(names(borders), ours, theirs, loss),
         step=_mean(ours.sum(axis=1)), loss=loss, repeats=_repeats(len(breakdowns), len(base), ours, theirs, loss),
         merged=tuple(reason for reason in merged if reason != Merged()),
         ranks=_ranks(breakdowns, borders), nodes=_nodes(breakdowns, borders),
-        roles=_roles(breakdowns, borders), dimensions=tuple(_dimensions(breakdowns)) if _has_both(borders) else (),
+        roles=_roles(breakdowns, borders), dimensions=tuple(_dimensions(breakdowns)) if has_both else (),
     )  # fmt: skip
 
 
@@ -179,11 +180,6 @@ def _samples(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> Fl
     if not breakdowns:
         return np.empty((0, len(names(borders))))
     return merge(np.stack([breakdown.mean_ns for breakdown in breakdowns]), borders) / 1e6
-
-
-def _has_both(borders: frozenset[str]) -> bool:
-    """Whether wait and communication are terms of their own."""
-    return {WAIT.name, COMMUNICATION.name} <= {*names(borders)}
 
 
 def _dimensions(breakdowns: Sequence[StepBreakdown]) -> Iterator[DimensionTerms]:

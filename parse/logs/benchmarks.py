@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -492,8 +492,6 @@ def _osu_time(cell: str) -> float | None:
 # Both, in a file.
 
 
-SNIFFED_BYTES = 1 << 18
-"""The output of a benchmark shows what it is within as many."""
 MAX_BYTES = 1 << 24
 """More bytes of such an output are not read."""
 
@@ -519,24 +517,14 @@ _INSPECTOR = b'"coll_perf"'
 OF_INSPECTOR = "records of NCCL Inspector, no log of steps; rankwise collective-trace reads those of all ranks"
 
 
-def joined(each: Iterable[Benchmarks]) -> Benchmarks:
-    """Those of several files."""
-    parts = list(each)
-    return Benchmarks(
-        nccl_tests=tuple(test for part in parts for test in part.nccl_tests),
-        osu_tests=tuple(test for part in parts for test in part.osu_tests),
-    )
-
-
-def benchmarks_in(path: Path, place: PathFacts) -> Benchmarks:
-    """Those of a file, whose `place` says its nodes and devices where the path does; empty for other files. Raises
-    LogError if it cannot be read, or has records of a profiler."""
-    begin = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path, SNIFFED_BYTES)), b"")
+def benchmarks_in(path: Path, begin: bytes, place: PathFacts) -> Benchmarks | None:
+    """Those of a file that begins so, whose `place` has its nodes and devices where the path has; None of other files.
+    Raises LogError if it cannot be read, or has records of a profiler."""
     if _INSPECTOR in begin and begin.lstrip().startswith(b"{"):
         raise LogError(f"{path}: {OF_INSPECTOR}")
     of_nccl, of_osu = bool(NCCL_TESTS.search(begin)), OSU in begin
     if not (of_nccl or of_osu):
-        return NO_BENCHMARKS
+        return None
     parts: list[bytes] = []
     for buffer, size, offset in pieces(path):
         if offset >= MAX_BYTES:

@@ -183,7 +183,7 @@ class LinePattern:
         """The pattern for the log reader; its longest text is the marker."""
         return StepLine(
             marker=_marker(self.tokens),
-            expression=_regex(self.tokens, len(self.tokens)),
+            expression=lambda: _regex(self.tokens, len(self.tokens)),
             certain_digits=any(letter.isdigit() for text in _texts(self.tokens) for letter in text),
             written=self.text,
         )
@@ -191,11 +191,12 @@ class LinePattern:
 
 @dataclass(frozen=True)
 class OtherLine:
-    """The form of a line that is no step: texts, and OTHER_FIELDS. Raises PatternError where it can be none."""
+    """The form of a line that is no step: texts, and OTHER_FIELDS."""
 
     text: str
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises PatternError where it can be none."""
         if not any(not _SEPARATORS.issuperset(text) for text in _texts(self.tokens)):
             raise PatternError("it has no text: write one that such lines have")
         _check_places(self.tokens)
@@ -504,25 +505,10 @@ def _counts_as(field: PatternField, log_format: LogFormat) -> bool:
     return field.unit == log_format.unit if field.kind == WORK or field.group == "mean_rate" else True
 
 
-@dataclass(frozen=True, kw_only=True)
-class NearestLine:
-    """The line that a pattern fits furthest, its `number` counted from 1.
-
-    It fits up to the character `reached` of the pattern's text, where `expected` is to follow and `rest` is in the
-    line. `expected` is empty where all fits, but the last number goes on or is not the only one.
-    """
-
-    pattern: LinePattern
-    number: int
-    line: str
-    reached: int
-    expected: str
-    rest: str
-
-
-def nearest_line(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> NearestLine | None:
-    """The first of the lines that a pattern fits furthest; None where none has even its beginning."""
-    nearest, best_share = None, 0.0
+def why_unmatched(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> str:
+    """Why no line has the form of a pattern: by the one of these `lines`, the first of a file, that one fits furthest;
+    where none has even its beginning, by the texts that they hold."""
+    best_share, text = 0.0, _by_texts(patterns, lines)
     for pattern in patterns:
         tokens = pattern.tokens
         for count in range(len(tokens), 0, -1):
@@ -530,25 +516,9 @@ def nearest_line(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> Nea
                 break
             hit = None if tokens[count - 1].kind in ("gap", "blank") else _first_match(tokens, count, lines)
             if hit is not None:
-                best_share = count / len(tokens)
-                nearest = _nearest(pattern, count, *hit, lines)
+                best_share, text = count / len(tokens), _expected(pattern, count, *hit, lines, len(patterns) > 1)
                 break
-    return nearest
-
-
-def why_unmatched(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> str:
-    """Why no line has the form of a pattern, by the nearest of these `lines`, the first of a file."""
-    head = f"no line has the form of {' or '.join(f'--pattern {pattern.text!r}' for pattern in patterns)}"
-    nearest = nearest_line(patterns, lines)
-    if nearest is None:
-        return f"{head}; {_by_texts(patterns, lines)}"
-    rest = repr(_cut(nearest.rest)) if nearest.rest else "nothing"
-    text = f"{head}; line {nearest.number} comes nearest, {_cut(nearest.line)!r}: "
-    if nearest.expected:
-        of = f" of {nearest.pattern.text!r}" if len(patterns) > 1 else ""
-        return f"{text}behind character {nearest.reached}{of} it expects {nearest.expected!r}, and the line has {rest}"
-    last = nearest.pattern.names[-1]
-    return f"{text}{{{last}}} could be another number of it, or goes on with {rest}: write the text beside {{{last}}}"
+    return f"no line has the form of {' or '.join(f'--pattern {pattern.text!r}' for pattern in patterns)}; {text}"
 
 
 def _by_texts(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> str:
@@ -576,15 +546,14 @@ def _first_match(tokens: Sequence[Token], count: int, lines: Sequence[bytes]) ->
     return next(((place, match.end()) for place, match in matches if match), None)
 
 
-def _nearest(pattern: LinePattern, count: int, place: int, end: int, lines: Sequence[bytes]) -> NearestLine:
-    following = pattern.tokens[count:]
+def _expected(pattern: LinePattern, count: int, place: int, end: int, lines: Sequence[bytes], is_named: bool) -> str:
+    """What the pattern expects behind its first `count` tokens, which fit a line up to `end`, and what is there."""
+    following, reached = pattern.tokens[count:], pattern.tokens[count - 1].stop
     stop = next((token.stop for token in following if token.kind in ("text", "field")), 0)
-    reached = pattern.tokens[count - 1].stop
-    return NearestLine(
-        pattern=pattern,
-        number=place + 1,
-        line=lines[place].decode(errors="replace"),
-        reached=reached,
-        expected=pattern.text[reached:stop],
-        rest=lines[place][end:].decode(errors="replace"),
-    )
+    text = f"line {place + 1} comes nearest, {_cut(lines[place].decode(errors='replace'))!r}: "
+    rest = repr(_cut(lines[place][end:].decode(errors="replace"))) if lines[place][end:] else "nothing"
+    if expected := pattern.text[reached:stop]:
+        of = f" of {pattern.text!r}" if is_named else ""
+        return f"{text}behind character {reached}{of} it expects {expected!r}, and the line has {rest}"
+    last = pattern.names[-1]
+    return f"{text}{{{last}}} could be another number of it, or goes on with {rest}: write the text beside {{{last}}}"

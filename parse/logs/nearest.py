@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -46,26 +45,6 @@ FEW = 3
 PATTERN_HELP = "say what a step line is by --pattern, as --pattern 'step {step} {samples_per_s} samples/s'"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Near:
-    """A format with the line that its step lines have most in common with, from 1; `words` are what both have."""
-
-    log_format: str
-    number: int
-    words: tuple[bytes, ...]
-    marker: bytes
-    has_marker: bool
-    weight: float
-
-    @property
-    def reason(self) -> str:
-        marker = self.marker.decode(errors="replace")
-        if self.has_marker:
-            return f"its line {self.number} has {marker!r}, but not in the form of its step lines"
-        listed = ", ".join(term.decode() for term in self.words[:MAX_WORDS])
-        return f"its line {self.number} has {listed}, but not {marker!r}"
-
-
 def with_nearest(path: Path, error: LogError) -> str:
     """The text of an error; where it is that of a text of no known format, with the nearest ones and what to do."""
     if not isinstance(error, UnrecognisedError):
@@ -79,7 +58,7 @@ def with_nearest(path: Path, error: LogError) -> str:
     besides = "".join(f"; {each}" for each in (*tables(parts), *crashes(parts)))
     if not near:
         return f"{error}, nor one that is near to theirs{besides}: {PATTERN_HELP}"
-    listed = "; ".join(f"{each.log_format} ({each.reason})" for each in near)
+    listed = "; ".join(f"{name} ({reason})" for name, reason in near)
     return f"{error}; the nearest of {len(FORMATS)}: {listed}{besides}. If it is another: {PATTERN_HELP}"
 
 
@@ -121,53 +100,42 @@ def first_lines(path: Path) -> list[bytes]:
     return [line[:MAX_KNOWN] for line in ANSI.sub(b"", text).split(b"\n", MAX_LINES)[:MAX_LINES]]
 
 
-def nearest(lines: Sequence[bytes]) -> list[_Near]:
-    """The NEAREST formats of which a line has a word, the most alike first; fewer where fewer have one."""
+def nearest(lines: Sequence[bytes]) -> list[tuple[str, str]]:
+    """The NEAREST formats of which a line has a word, the most alike first, each with the line and what it has; fewer
+    where fewer have one."""
     distinct: dict[frozenset[bytes], int] = {}
     for number, line in enumerate(lines, start=1):
         if words := _words(line):
             distinct.setdefault(words, number)
-    best: dict[str, _Near] = {}
+    known, rarity = _step_lines()
+    best: dict[str, tuple[float, str]] = {}
     for words, number in distinct.items():
-        for near in _alike(words, lines[number - 1], number):
-            if near.weight > (best[near.log_format].weight if near.log_format in best else 0):
-                best[near.log_format] = near
-    return sorted(best.values(), key=lambda near: -near.weight)[:NEAREST]
-
-
-def _alike(words: frozenset[bytes], line: bytes, number: int) -> Iterator[_Near]:
-    weights = _weights()
-    for log_format, marker, known in _step_lines():
-        has_marker = marker in line
-        common = known & words
-        if has_marker or len(common) >= max(MIN_WORDS, len(known) / 2):
-            yield _Near(
-                log_format=log_format,
-                number=number,
-                words=tuple(sorted(common, key=lambda term: (weights[term], term))),
-                marker=marker,
-                has_marker=has_marker,
-                weight=sum(1 / weights[term] for term in common) + MARKER * has_marker,
-            )
+        for name, marker, theirs in known:
+            has_marker, common = marker in lines[number - 1], theirs & words
+            weight = sum(rarity[term] for term in common) + MARKER * has_marker
+            near = has_marker or len(common) >= max(MIN_WORDS, len(theirs) / 2)
+            if near and weight > best.get(name, (0.0, ""))[0]:
+                rarest = sorted(common, key=lambda term: (-rarity[term], term))[:MAX_WORDS]
+                text, listed = marker.decode(errors="replace"), ", ".join(term.decode() for term in rarest)
+                has = (
+                    f"{text!r}, but not in the form of its step lines" if has_marker else f"{listed}, but not {text!r}"
+                )
+                best[name] = weight, f"its line {number} has {has}"
+    ordered = sorted(best.items(), key=lambda item: -item[1][0])
+    return [(name, reason) for name, (_, reason) in ordered[:NEAREST]]
 
 
 @cache
-def _step_lines() -> tuple[tuple[str, bytes, frozenset[bytes]], ...]:
-    """The formats' step lines: name, marker, words."""
-    return tuple(
-        (name, form.marker, _words(form.marker) | _words(NO_WORDS.sub(b" ", form.expression)))
+def _step_lines() -> tuple[list[tuple[str, bytes, frozenset[bytes]]], Mapping[bytes, float]]:
+    """The formats' step lines: name, marker, words; and the worth of each word, one over the number of its formats."""
+    lines = [
+        (name, form.marker, _words(form.marker) | _words(NO_WORDS.sub(b" ", form.source)))
         for name in FORMATS
         for form in format_named(name).steps
-    )
-
-
-@cache
-def _weights() -> Mapping[bytes, int]:
-    """In how many formats' step lines a word is."""
-    by_format: dict[str, set[bytes]] = {}
-    for name, _, words in _step_lines():
-        by_format.setdefault(name, set()).update(words)
-    return Counter(term for terms in by_format.values() for term in terms)
+    ]
+    of_formats = {(name, term) for name, _, words in lines for term in words}
+    counts = Counter(term for _, term in of_formats)
+    return lines, {term: 1 / count for term, count in counts.items()}
 
 
 def _words(text: bytes) -> frozenset[bytes]:

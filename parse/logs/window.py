@@ -15,6 +15,7 @@ from hpc.system.text import plural
 from parse.logs.engine.intervals import (
     NO_POINTS,
     RESOLVED,
+    SEVERAL_RUNS,
     ExcludedInterval,
     Points,
     WindowSum,
@@ -39,49 +40,35 @@ def remark(name: str, /, **figures: Any) -> CheckFinding:
     return CheckFinding(name=name, text=text, severity=Severity.NOTE, figures=figures)
 
 
-def _another_run(passed: tuple[int, int], to: tuple[int, int], byte: int) -> str:
-    return (
-        f"steps go back from {numbered(*passed)} to {numbered(*to)} at byte {byte}, as where a second run is appended: "
-        "only steps before it count"
-    )
-
-
-def _unknown_length(ends: int) -> str:
-    return (
-        f"the window goes over {plural(ends, 'end')} of epochs, but nothing says how many steps an epoch has: only "
-        "intervals between printed steps of one epoch count"
-    )
-
-
-def _repeated(steps: int) -> str:
-    return f"{plural(steps, 'step')} of the window printed more than once: each counts once, with the latest time stamp"
-
-
-def _late_first_step(first: tuple[int, int], warmup: int) -> str:
-    return (
-        f"the first printed step is {numbered(*first)}, beyond the warm-up of {warmup}: what came before, or that the "
-        "run was resumed there, the log does not say"
-    )
-
-
 SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "of_format": "{text}",
-    "contradiction": "{name} is {value} and {other} (byte {byte}) in it; the first counts",
+    "contradiction": "{name} is {value} and {other} (byte {byte}) in it; {taken}",
     "stamps_go_back": "time stamps go back between steps {begin} and {end}: there is no wall clock",
     "stamps_stand_still": "time stamps do not advance in the window: there is no wall clock",
     "coarse_stamps": (
         "time stamps of {resolution_s:g} s do not resolve intervals of {interval_s:.3g} s: there are no step times"
     ),
     "coarse_means": ("running means leave {error_s:.1g} s of a step of {mean_s:.3g} s open: there are no step times"),
-    "means_of_steps": "step times are means over {stride} printed numbers each",
-    "another_run": _another_run,
+    "first_step_times": "step times are those of the first {first} of {intervals} intervals",
+    "another_run": lambda passed, to, byte: (
+        f"steps go back from {numbered(*passed)} to {numbered(*to)} at byte {byte}, as where a second run is appended: "
+        "only steps before it count"
+    ),
     "impossible_lines": lambda lines: f"{plural(lines, 'step line')} with impossible numbers left out",
     "late_lines": lambda lines: f"{plural(lines, 'step line')} left out that came long after others of their steps",
     "unstamped_steps": lambda steps: f"{plural(steps, 'printed step')} left out that bear no time stamp",
-    "epochs_of_unknown_length": _unknown_length,
+    "epochs_of_unknown_length": lambda ends: (
+        f"the window goes over {plural(ends, 'end')} of epochs, but nothing says how many steps an epoch has: only "
+        "intervals between printed steps of one epoch count"
+    ),
     "more_pauses": "{more} more pauses are kept out than are listed",
-    "repeated_steps": _repeated,
-    "late_first_step": _late_first_step,
+    "repeated_steps": lambda steps: (
+        f"{plural(steps, 'step')} of the window printed more than once: each counts once, with the latest time stamp"
+    ),
+    "late_first_step": lambda first, warmup: (
+        f"the first printed step is {numbered(*first)}, beyond the warm-up of {warmup}: what came before, or that the "
+        "run was resumed there, the log does not say"
+    ),
     "dropped_records": "{records} evaluations and marks beyond the first {most} are not kept",
 }
 
@@ -95,7 +82,8 @@ MAX_RECORDS = 100_000
 MAX_PER_EPOCH = 1 << 31
 RECORD_KINDS = ("evaluation", "mark", "mllog", "summary", "epoch")
 SIZES = ("world_size", "nodes", "gpus_per_node")
-SHARED = ("batch_size", "global_batch_size", *SIZES, "precision", "model")
+COUNTS = ("batch_size", "global_batch_size", *SIZES)
+SHARED = (*COUNTS, "precision", "model")
 """Facts that are the same on all ranks of a run."""
 STANDS_STILL = {
     "eval_accuracy": "validation",
@@ -132,8 +120,9 @@ class Window:
     `mean_steps_per_s` of the durations' inverses; `mean_duration_s` is by the differences of running means.
     `lines_per_step` is the number of lines of most steps: the number of printing ranks if lines have no rank.
     `taken_in` is what the counted steps took in, in the format's unit, None if lines do not print it. `step_unit_s` is
-    the finest unit of `step_s`. `in_steps_done`: numbers count from 0 and the log ends one short of the total, so they
-    are taken as numbers of steps done.
+    the finest unit of `step_s`, `rounding` the share of printed durations that their digits leave open, where the speed
+    is by these. `in_steps_done`: numbers count from 0 and the log ends one short of the total, so they are taken as
+    numbers of steps done.
     """
 
     begin: int
@@ -153,6 +142,7 @@ class Window:
     end_offset: int
     pauses: tuple[ExcludedInterval, ...]
     step_unit_s: float = 0.0
+    rounding: float = 0.0
     lines_per_step: int = 1
     mean_of_rates: float | None = None
     mean_steps_per_s: float | None = None
@@ -233,6 +223,7 @@ class _Reader:
         self.stamped = False
         self.unstamped_points = 0
         self.step_lines = 0
+        self.units: dict[str, float] = {}
         self.first: tuple[int, int] | None = None
         self.facts: dict[str, tuple[str, int]] = {}
         self.of_run = False
@@ -246,6 +237,7 @@ class _Reader:
 
     def take(self, batch: LogPart) -> None:
         self.step_lines += len(batch.steps.step)
+        self.units |= {name: min(unit, self.units.get(name, unit)) for name, unit in batch.units.items()}
         pauses = []
         for record in batch.records:
             self._keep_record(record)
@@ -260,7 +252,9 @@ class _Reader:
             for name, value in record.values.items():
                 if name in SIZES and not self.of_run and OF_RUN in record.values:
                     self.of_run = True
-                    self.facts = {known: fact for known, fact in self.facts.items() if known not in SIZES}
+                    for size in SIZES:
+                        self.facts.pop(size, None)
+                        self.contradictions.pop(size, None)
                 if name in SIZES and self.of_run and OF_RUN not in record.values:
                     continue
                 known, _ = self.facts.setdefault(name, (value, record.offset))
@@ -353,9 +347,16 @@ class _Reader:
             step_lines=self.step_lines,
             printed_every=self.printed_every,
         )
+        if is_of_several := 2 * self.step_merge.apart > self.step_merge.rated_again:
+            reason = (
+                f"of {plural(self.step_merge.apart, 'step')} several lines print rates that differ by a factor of "
+                f"{SEVERAL_RUNS} or more: they are of several runs or writers, and nothing says of which"
+            )
         ends_early = self.window_sum is not None and not self.window_sum.done and self.window_sum.steps > 0
         window = None if reason else self._window(self.window_sum, self.remarks)
-        short_window = self._window(self.window_sum, self.remarks) if reason and ends_early else None
+        short_window = (
+            self._window(self.window_sum, self.remarks) if reason and ends_early and not is_of_several else None
+        )
         steady_window = None if self.whole else window
         if steady_window and steady_run is not self.window_sum:
             steady_window = self._window(steady_run, [])
@@ -365,7 +366,11 @@ class _Reader:
         facts = {name: fact for name, fact in self.facts.items() if fact[1] <= end}
         for name, (value, offset) in self.contradictions.items():
             if offset <= end:
-                self.remarks.append(remark("contradiction", name=name, value=facts[name][0], other=value, byte=offset))
+                first = facts.pop(name)[0] if name in COUNTS else facts[name][0]
+                taken = "neither is taken" if name in COUNTS else "the first counts"
+                self.remarks.append(
+                    remark("contradiction", name=name, value=first, other=value, byte=offset, taken=taken)
+                )
         self.remarks += self._remarks()
         return Reading(
             log_format=self.log_format,
@@ -401,6 +406,7 @@ class _Reader:
             printed_every=self.printed_every,
             step_s=step_s,
             step_unit_s=step_unit_s,
+            rounding=0.0 if rates.count and numbers is rates else self._rounding(window_sum.durations.values),
             ranks=tuple(
                 sorted(rank for rank, key in self.step_merge.ranks.items() if rank >= 0 and key <= window_sum.end.key)
             ),
@@ -445,9 +451,18 @@ class _Reader:
         if times is window_sum.durations and len(times.values) and 2 * error_s > (mean_s := times.values.mean()):
             remarks.append(remark("coarse_means", error_s=error_s, mean_s=float(mean_s)))
             return NO_TIMES, unit_s
-        if times.stride > 1:
-            remarks.append(remark("means_of_steps", stride=times.stride))
+        if times.count > len(times.values):
+            remarks.append(remark("first_step_times", first=len(times.values), intervals=times.count))
         return times.values, unit_s
+
+    def _rounding(self, times: Floats) -> float:
+        """How far off the mean of printed times of a step may be by their rounding, as a share: by half a digit where
+        all are alike, by little where they scatter over digits."""
+        if not self.units or not len(times) or not (mean_s := float(times.mean())) > 0:
+            return 0.0
+        of_s, of_ms, of_rate = (self.units.get(name, 0.0) for name in ("duration_s", "duration_ms", "steps_per_s"))
+        unit_s = max(of_s, of_ms * 1e-3, of_rate * mean_s**2)
+        return unit_s / 2 / mean_s if times.std() < unit_s / 2 else 0.0
 
     def _remarks(self) -> Iterator[CheckFinding]:
         step_merge, window_sum = self.step_merge, self.window_sum

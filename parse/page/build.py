@@ -265,7 +265,9 @@ MAX_ROWS = 300
 
 def outcomes_section(summary: Summary) -> Section:
     """A row for each run that did not end ok, folded the others, and what was not read."""
-    rows = [(run, row) for result, name in _named(summary) for run, row in _rows(result, name)]
+    named = [*zip(summary.results, labels(summary.results), strict=True)]
+    named += [(result, f"{result.requested.case} ({result.run.diagnostic})") for result in summary.diagnostics]
+    rows = [(run, row) for result, name in named for run, row in _rows(result, name)]
     counts = Counter(row[2] for _, row in rows)
     listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     title = f"{plural(len(rows), 'run')}: {listed}"
@@ -282,12 +284,6 @@ def _runs_table(table_id: str, caption: str, rows: Sequence[Sequence[str]]) -> T
     of = f": {MAX_ROWS} of {len(rows)}" if len(rows) > MAX_ROWS else ""
     heads = (("point", ""), ("run", ""), ("outcome", ""), ("attempts", ""), ("speed", "per s"), ("evidence", ""))
     return Table(id=table_id, caption=f"{caption}{of}", label_columns=3, heads=heads, rows=rows[:MAX_ROWS])
-
-
-def _named(summary: Summary) -> Iterator[tuple[Result, str]]:
-    yield from zip(summary.results, labels(summary.results), strict=True)
-    for result in summary.diagnostics:
-        yield result, f"{result.requested.case} ({result.run.diagnostic})"
 
 
 def _rows(result: Result, name: str) -> Iterator[tuple[Run, list[str]]]:

@@ -13,11 +13,13 @@ from parse.text import TableData
 PATH = re.compile(r"(?<![\w.~/:<-])~?/(?!(?:dev|proc|sys)/)(?:[\w.@+~=%-]+/)*([\w.@+~=%-]{2,})/?")
 PROCESS = re.compile(r"(?:(?<=\()|(?<=, )|(?<=: ))[^,(]* \(pid \d+\)|\bpid \d+")
 """A process with its name; other punctuation is before none of them."""
+NAMELESS = re.compile(r" \((?:another process [\d.]+(?:, )?)+(?:load average [\d.]+)?\)")
+"""A list of processes and what each takes, of which nothing is left to know without their names."""
 
 
 def shareable(text: str) -> str:
     """The text for people elsewhere: of an absolute path its last name, no name and number of a process."""
-    return PROCESS.sub("another process", PATH.sub(r"\1", text))
+    return NAMELESS.sub("", PROCESS.sub("another process", PATH.sub(r"\1", text)))
 
 
 Number = float | int | None

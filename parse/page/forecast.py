@@ -10,10 +10,11 @@ from typing import ClassVar
 from hpc.system.sanitize import plain
 from hpc.system.text import capitalized
 from parse.command_options import MILLION, add_devices_per_node, nodes_and_devices
-from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, RequestError, SizeForecast, SizeRequest, outlooks
+from parse.extrapolation.outlook import ForecastBasis, Outlook, RequestError, SizeForecast, SizeRequest, outlooks
 from parse.extrapolation.rule import NOMINAL, series_of_results
 from parse.extrapolation.text import notes, table
 from parse.page.figures import Line, LineStyle, Listing, PageBlock, Section, Table
+from parse.page.scaling import factor
 from parse.report.summary import Summary
 from parse.runs.result import Result, by_setting
 
@@ -43,8 +44,24 @@ class Forecasts:
         return [(size.devices or 0, case_of(size)) for size in self.beyond(setting)]
 
     def continued(self, measured: Line, setting: Sequence[Result], quantity: str) -> Line | None:
-        """The line of a setting, from its last measured point on; see `continuation`."""
-        return continuation(measured, setting, self.beyond(setting), quantity)
+        """The forecasts that follow the line of a setting, from its last point on, as `speed`, `speedup` or
+        `efficiency` (in %). None where there is none, or no base to scale them by."""
+        sizes = self.beyond(setting)
+        scaled = next((result for result in setting if result.speedup and result.median_speed and result.base), None)
+        known = [(x, y) for x, y in zip(measured.x, measured.y, strict=True) if x and y]
+        if not known or not sizes or (scaled is None and quantity != "speed"):
+            return None
+        spans = [
+            (size.devices, size.speed.times(factor(scaled or setting[0], quantity, size.devices)))
+            for size in sizes
+            if size.devices and size.speed
+        ]
+        x, y = known[-1]
+        return Line(
+            name=f"{measured.name}, {FORECAST}", number=measured.number, style=LineStyle.FORECAST,
+            x=[x, *(devices for devices, _ in spans)], y=[y, *(span.value for _, span in spans)],
+            intervals=[(y, y), *((span.low, span.high) if span.low and span.high else None for _, span in spans)],
+        )  # fmt: skip
 
     def beyond(self, setting: Sequence[Result]) -> list[SizeForecast]:
         """The sizes with a forecast beyond the largest measured one, few devices first."""
@@ -86,36 +103,6 @@ def case_of(size: SizeForecast) -> str:
     """`16n2g`, or `32g` where nobody knows the nodes."""
     devices = size.devices or 0
     return f"{size.nodes}n{devices // size.nodes}g" if size.nodes and devices % size.nodes == 0 else f"{devices}g"
-
-
-def continuation(
-    measured: Line, setting: Sequence[Result], sizes: Sequence[SizeForecast], quantity: str
-) -> Line | None:
-    """The forecasts that follow the line of a setting, from its last point on, as `speed`, `speedup` or `efficiency`
-    (in %). None where there is none, or no base to scale them by."""
-    scaled = next((result for result in setting if result.speedup and result.median_speed and result.base), None)
-    known = [(x, y) for x, y in zip(measured.x, measured.y, strict=True) if x and y]
-    if not known or not sizes or (scaled is None and quantity != "speed"):
-        return None
-
-    def factor(devices: int) -> float:
-        if quantity == "speed" or scaled is None or not (scaled.speedup and scaled.median_speed and scaled.base):
-            return 1.0
-        speedup = scaled.speedup / scaled.median_speed
-        return speedup if quantity == "speedup" else speedup * 100 * scaled.base.devices / devices
-
-    x, y = known[-1]
-    spans = [(size.devices, size.speed, factor(size.devices)) for size in sizes if size.devices and size.speed]
-    return Line(
-        name=f"{measured.name}, {FORECAST}", number=measured.number, style=LineStyle.FORECAST,
-        x=[x, *(devices for devices, _, _ in spans)],
-        y=[y, *(speed.value * times for _, speed, times in spans)],
-        intervals=[(y, y), *(_interval(speed, times) for _, speed, times in spans)],
-    )  # fmt: skip
-
-
-def _interval(of: Range, factor: float) -> tuple[float, float] | None:
-    return None if of.low is None or of.high is None else (of.low * factor, of.high * factor)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -22,9 +22,8 @@ from parse.page.figures import (
     Table,
 )
 from parse.page.points import MAX_PANELS
-from parse.page.scaling import as_sentence
+from parse.page.scaling import as_sentence, covered
 from parse.page.svg import moment
-from parse.say.numbers import level
 from parse.text import number
 from parse.trend.series import MAX_P_VALUE, MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
 from parse.trend.text import NO_SAMPLES, change_text, points_table, samples_table, size_text
@@ -37,19 +36,18 @@ OVER_TIME, LEFT_OUT = "over-time", "What was left out"
 
 def history_page(history: History) -> HtmlPage:
     """The verdict, a row per point, and for each point a chart, its changes and its measurements."""
-    sections = [_points_section(history), _over_time_section(history), _left_out_section(history)]
+    count, dates = len(history.series), sorted({each.date for series in history.series for each in series.samples})
+    table = Table.of(points_table(_ordered(history)), "all-points", "All points and their latest change")
+    points = Section(id="points", title="All points", blocks=[table])
+    sections = [points, _over_time_section(history), _left_out_section(history)]
     return HtmlPage(
-        title=f"Speed of {_points(history)} over time",
-        subtitle=_span(history),
+        title=f"Speed of {history.series[0].name if count == 1 else plural(count, 'point')} over time",
+        subtitle=f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))} (UTC)" if dates else "",
         source=first_of(history.folders, FOLDERS_NAMED),
         command="rankwise history",
         verdict=[_verdict(history)],
         sections=[section for section in sections if section is not None],
     )
-
-
-def _points(history: History) -> str:
-    return history.series[0].name if len(history.series) == 1 else plural(len(history.series), "point")
 
 
 def _verdict(history: History) -> Statement:
@@ -93,17 +91,6 @@ def _interval(change: DatedChange) -> Iterator[str]:
         yield f"Its size is within {ends} (95 %)"
 
 
-def _span(history: History) -> str:
-    """The first and the last day of its measurements."""
-    dates = sorted({sample.date for series in history.series for sample in series.samples})
-    return f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))} (UTC)" if dates else ""
-
-
-def _points_section(history: History) -> Section:
-    table = Table.of(points_table(_ordered(history)), "all-points", "All points and their latest change")
-    return Section(id="points", title="All points", blocks=[table])
-
-
 def _ordered(history: History) -> list[Series]:
     return sorted(history.series, key=lambda series: ORDER.index(series.verdict))
 
@@ -135,7 +122,7 @@ def _blocks(series: Series, at: int) -> Iterator[PageBlock]:
             id=f"chart-{at}", title=f"Speed ({series.unit})", text=_described(series), figure=_drawn(series),
         )  # fmt: skip
         yield Paragraph(
-            text=f"Blue: the median of each measurement, with its exact interval{_covered(series)} where it has "
+            text=f"Blue: the median of each measurement, with its exact interval{covered(series.samples)} where it has "
             "several runs. Grey: its runs. Orange: the levels. Shaded: from the last measurement before a change to "
             "the first after it."
         )
@@ -151,11 +138,6 @@ def _blocks(series: Series, at: int) -> Iterator[PageBlock]:
             replace(samples_table(series), label_columns=0), f"measurements-{at}",
             f"Measurements of {series.name}, in {series.unit}",
         )  # fmt: skip
-
-
-def _covered(series: Series) -> str:
-    intervals = [sample.interval for sample in series.samples if sample.interval]
-    return f" ({level(intervals)})" if intervals else ""
 
 
 def _drawn(series: Series) -> Lines:

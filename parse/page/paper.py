@@ -45,7 +45,6 @@ from parse.report.summary import Summary, labels, provenance, shared, varying
 from parse.report.table import PUBLISHED_COLUMNS, of_tables, points_tables
 from parse.runs.cost import node_hours_of_work, spent
 from parse.runs.result import Result, by_setting, ideal_text
-from parse.say.numbers import level
 from parse.text import TableData, cut, latex_text, markdown_text, shortened
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ COLUMNS = (
 """Columns of the scaling table that the section has, beside the settings in which its points differ."""
 BARS = "Bars are the intervals of the medians{}, divided by the median of the base; its own interval is at its devices."
 MAX_REMARKS = 12
-"""More are counted; `rankwise summarize --warnings` has them all."""
+"""More are counted; `rankwise summarize --verbose` has them all."""
 MAX_FACTS = 40
 NAMED = 4
 """Points, windows or values named, at most."""
@@ -133,7 +132,7 @@ def _remarks(summary: Summary) -> list[str]:
     notices = sorted(all_notices(summary), key=lambda notice: notice.weight.value)
     lines = [notice_text(notice) for notice in notices[:MAX_REMARKS]]
     if further := len(notices) - len(lines):
-        lines.append(f"{plural(further, 'further remark')}: rankwise summarize --warnings has them")
+        lines.append(f"{plural(further, 'further remark')}: rankwise summarize --verbose has them")
     if summary.against is not None:
         lines += against_lines(summary.against, summary.results, labels(summary.results))
     return [cut(as_sentence(line), TEXT_WIDTH) for line in lines]
@@ -156,9 +155,10 @@ def _figure(summary: Summary, forecasts: Forecasts | None) -> tuple[list[Speedup
     bases = f"{' and '.join(panel.base for panel in panels)}{', a panel each,' if len(panels) > 1 else ''}"
     drawn = f" Open marks: {FORECAST}." if any(panel.forecasts for panel in panels) else ""
     has_bars = any(any(each.intervals) for panel in panels for each in panel.series)
+    drawn_points = [result for _, setting in chosen for result in setting]
     return panels, (
         f"Speedup against {bases} by the number of devices; both axes are logarithmic, dashed: the ideal{left_out}."
-        f"{f' {BARS.format(covered(chosen))}' if has_bars else ''}{drawn}"
+        f"{f' {BARS.format(covered(drawn_points))}' if has_bars else ''}{drawn}"
     )
 
 
@@ -377,8 +377,8 @@ def _sizes(its: Proposal, request: ProposedWork, table_id: str) -> Table:
         ]
         for size in its.measured
     ]  # fmt: skip
-    intervals = [size.result.interval for size in its.measured if size.result.interval]
-    brackets = f"; in brackets the interval ({level(intervals)})" if intervals else ""
+    of = covered([size.result for size in its.measured])
+    brackets = f"; in brackets the interval{of}" if of else ""
     caption = (
         f"Speedup and efficiency against {its.text(its.measured[0])}, the smallest size measured, and what "
         f"{count_text(request.work)} {its.results[0].run.unit} take{brackets}"

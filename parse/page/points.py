@@ -15,6 +15,7 @@ from hpc.model.trace_file import open_trace
 from hpc.system.text import capitalized, first_of, inflect
 from parse.faults import fault
 from parse.graph.mesh import rank_mesh
+from parse.graph.peers import lower_median
 from parse.graph.step_graph import ENDS, NONE, WAITS, StepCalls, step_calls
 from parse.graph.terms import read_calls
 from parse.ledger.telemetry import QUANTITIES, Quantity, series_of
@@ -124,8 +125,9 @@ def read_run(path: Path, *, with_ranks: bool) -> RunReading:
             return RunReading(times=times, delays=None, courses=())
         courses = tuple(_courses(trace))
         if (groups := read_groups(trace, steps)) is not None:
-            delay_ns = groups.beyond_ns[list(groups.order)].astype(np.float64)
-            beyond = _binned(delay_ns, times.width, groups.names, in_groups=True)
+            beyond_ns, of_ranks = groups
+            delay_ns = beyond_ns[[*of_ranks]].astype(np.float64)
+            beyond = _binned(delay_ns, times.width, [*of_ranks.values()], in_groups=True)
             return RunReading(times=times, delays=beyond, courses=courses)
         names = [f"rank {rank}" for rank in range(len(trace.stamps))]
         delays = None if delay_ns is None else _binned(delay_ns, times.width, names)
@@ -168,8 +170,7 @@ def _read(trace: Trace, steps: int, *, with_ranks: bool) -> tuple[Ints, Floats |
                 with_ranks = False
                 continue
             global_ns = trace.globally(ready_ns)
-            median_ns = np.partition(global_ns, (ranks - 1) // 2, axis=0)[(ranks - 1) // 2]
-            delays.append((global_ns - median_ns).astype(np.float64))
+            delays.append((global_ns - lower_median(global_ns, axis=0)).astype(np.float64))
     return np.concatenate(ends_ns), np.concatenate(delays, axis=1) if with_ranks and delays else None
 
 
@@ -292,7 +293,8 @@ def _of_point(result: Result, ledger: Ledger | None, number: int) -> Iterator[Pa
         if shown[at] is detailed:
             name = _run_name(shown[at])
             yield from _delays(reading, name, number, result)
-            yield from _places(ledger, number)
+            for place, table in enumerate(place_tables(ledger) if ledger else ()):
+                yield Table.of(table, f"places-{number}-{place}", capitalized(table.caption.rstrip(":")))
             yield from _telemetry(reading, name, number)
     if ledger is not None and (lines_of_notes := list(notes(ledger))):
         yield Listing(title="Notes", lines=lines_of_notes)
@@ -422,14 +424,6 @@ def _row_name(delays: DelayMap, row: int) -> str:
     return f"ranks {first}–{first + delays.ranks_per_row - 1}"
 
 
-def _places(ledger: Ledger | None, number: int) -> Iterator[PageBlock]:
-    """Nodes and ranks with their terms, and how often each comes last."""
-    if ledger is None:
-        return
-    for at, table in enumerate(place_tables(ledger)):
-        yield Table.of(table, f"places-{number}-{at}", capitalized(table.caption.rstrip(":")))
-
-
 def _telemetry(reading: RunReading, name: str, number: int) -> Iterator[PageBlock]:
     """A chart for each quantity that changes, and a line for each that does not."""
     flat = [course for course in reading.courses if all(np.ptp(values) == 0 for values in course.values)]
@@ -464,19 +458,10 @@ def _by_host(course: Course) -> Iterator[tuple[str, Floats]]:
 # Ranks in groups: whose own work is long, in the mesh's order.
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GroupReading:
-    """Of a run of ranks in groups: the ranks in the order of their mesh, where they have one, with their names, and how
-    much longer the own work of each takes than the median of its peers in the step, ns [rank, step]; of a rank without
-    peers, than its own median."""
-
-    order: tuple[int, ...]
-    names: tuple[str, ...]
-    beyond_ns: Ints
-
-
-def read_groups(trace: Trace, steps: int) -> GroupReading | None:
-    """Of the first steps of a trace; None where its ranks have no groups, or one lacks a begin or an end."""
+def read_groups(trace: Trace, steps: int) -> tuple[Ints, dict[int, str]] | None:
+    """How much longer the own work of each rank takes than the median of its peers in the step, ns [rank, step], of a
+    rank without peers than its own median; and the names of the ranks, in the order of their mesh where they have one.
+    Of the first steps of a trace; None where its ranks have no groups, or one lacks a begin or an end."""
     if trace.calls is None or not steps:
         return None
     calls = step_calls(trace)
@@ -486,18 +471,15 @@ def read_groups(trace: Trace, steps: int) -> GroupReading | None:
     beyond_ns = np.empty_like(own_ns)
     for role in np.unique(calls.roles).tolist():
         its = np.flatnonzero(calls.roles == role)
-        usual = _lower_median(own_ns[its]) if len(its) > 1 else _lower_median(own_ns[its[0]])
+        usual = lower_median(own_ns[its], axis=0) if len(its) > 1 else lower_median(own_ns[its[0]], axis=0)
         beyond_ns[its] = own_ns[its] - usual
-    mesh = rank_mesh(calls)
-    order, names = tuple(range(len(own_ns))), tuple(f"rank {rank}" for rank in range(len(own_ns)))
-    if mesh is not None:
-        places = [(row, column) for row, column in np.argwhere(mesh.ranks != NONE).tolist()]
-        order = tuple(int(mesh.ranks[place]) for place in places)
-        names = tuple(
-            f"rank {rank}: {', '.join(filter(None, (mesh.rows[row], mesh.columns[column])))}"
-            for rank, (row, column) in zip(order, places, strict=True)
-        )
-    return GroupReading(order=order, names=names, beyond_ns=beyond_ns)
+    if (mesh := rank_mesh(calls)) is None:
+        return beyond_ns, {rank: f"rank {rank}" for rank in range(len(own_ns))}
+    names = {}
+    for row, column in np.argwhere(mesh.ranks != NONE).tolist():
+        rank = int(mesh.ranks[row, column])
+        names[rank] = f"rank {rank}: {', '.join(filter(None, (mesh.rows[row], mesh.columns[column])))}"
+    return beyond_ns, names
 
 
 def _own_work(trace: Trace, calls: StepCalls, steps: int) -> Ints | None:
@@ -525,10 +507,3 @@ def _covered(waits: Ints, ends: Ints, begin: Ints, end: Ints) -> Ints:
     before = np.concatenate([low, np.maximum.accumulate(ends, axis=2)[..., :-1]], axis=2)
     covered: Ints = np.maximum(0, ends - np.maximum(np.clip(waits, low, high), before)).sum(axis=2)
     return covered
-
-
-def _lower_median(values: Ints) -> Ints:
-    """Over the first axis."""
-    middle = (len(values) - 1) // 2
-    median: Ints = np.partition(values, middle, axis=0)[middle]
-    return median

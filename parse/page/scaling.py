@@ -53,6 +53,7 @@ from parse.text import cut
 
 if TYPE_CHECKING:
     from parse.page.forecast import Forecasts
+    from parse.trend.series import Sample
 
 NAMING = ("document", "backend", "workload", "batch_size", "precision")
 """Settings in front of the speeds in the table of points: the source, and what was measured."""
@@ -173,13 +174,14 @@ def _charts(
             charts[short] = replace(drawn, title=title)
     yield Choice(id=f"choice{suffix}", charts=charts)
     dashed = [f"{capitalized(forecasts.drawn)}."] if forecasts and continued(chosen, names, "speed", forecasts) else []
-    bars = [f"Bars: the interval of each median{covered(chosen)}."] if covered(chosen) else []
+    of = covered([result for _, setting in chosen for result in setting])
+    bars = [f"Bars: the interval of each median{of}."] if of else []
     yield Paragraph(text=" ".join([*bars, *dashed, "Axes of devices, speed and speedup are logarithmic."]))
 
 
-def covered(settings: Sequence[tuple[str, Sequence[Result]]]) -> str:
-    """What the intervals of the settings' points cover; empty where there are none."""
-    intervals = [result.interval for _, setting in settings for result in setting if result.interval]
+def covered(points: Sequence[Result | Sample]) -> str:
+    """What the intervals of their medians cover; empty where there are none."""
+    intervals = [each.interval for each in points if each.interval]
     return f" ({level(intervals)})" if intervals else ""
 
 
@@ -251,12 +253,12 @@ def by_devices(results: Sequence[Result]) -> list[Result]:
     return sorted(results, key=lambda result: (result.devices, result.run.nodes or 1))
 
 
-def _factor(result: Result, quantity: str) -> float:
-    """What a speed of the point is multiplied with to become the quantity."""
-    if quantity == "speed" or not result.speedup or not result.median_speed:
+def factor(result: Result, quantity: str, devices: int) -> float:
+    """What a speed on so many devices is multiplied with to become the quantity, against the base of the point."""
+    if quantity == "speed" or not (result.speedup and result.median_speed and result.base):
         return 1.0
-    factor = result.speedup / result.median_speed
-    return factor if quantity == "speedup" else factor * 100 / (result.ideal or 1.0)
+    times = result.speedup / result.median_speed
+    return times if quantity == "speedup" else times * 100 * result.base.devices / devices
 
 
 def series_of(name: str, setting: Sequence[Result], quantity: str, number: int | None = None) -> Line:
@@ -265,13 +267,13 @@ def series_of(name: str, setting: Sequence[Result], quantity: str, number: int |
     unit = {"speed": f" {setting[0].unit}", "speedup": " ×", "efficiency": " % of ideal"}[quantity]
     points = []
     for result in by_devices(setting):
-        factor, its, value, within = _factor(result, quantity), result.interval, None, ""
+        times, its, value, within = factor(result, quantity, result.devices), result.interval, None, ""
         if its:
-            within = f" ({speed_text(its.low * factor)} to {speed_text(its.high * factor)}, {level([its])})"
+            within = f" ({speed_text(its.low * times)} to {speed_text(its.high * times)}, {level([its])})"
         if result.median_speed is not None:
-            value = result.median_speed * factor
+            value = result.median_speed * times
         title = "" if value is None else f"{name}, {result.requested.case}: {speed_text(value)}{unit}{within}"
-        points.append((result.devices, value, its and (its.low * factor, its.high * factor), title))
+        points.append((result.devices, value, its and (its.low * times, its.high * times), title))
     x, y, intervals, titles = zip(*points, strict=True)
     return Line(name=name, number=number, x=x, y=y, intervals=intervals, titles=titles)
 

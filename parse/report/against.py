@@ -13,12 +13,10 @@ from parse.alarms.scaling import printed_base
 from parse.alarms.table import judge
 from parse.logs.formats.mllog import IMAGENET
 from parse.logs.path_facts import case_of
+from parse.report.summary import ONE_DEVICE
 from parse.runs.attempt import RunFields
 from parse.runs.result import Claimed, Result, against_base, by_setting, with_speedups
 from parse.tables import figure, published_result, requested_run
-
-ONE_DEVICE = "1n1g"
-"""What a published speedup is against where nothing else is named."""
 
 
 @dataclass(frozen=True, kw_only=True)

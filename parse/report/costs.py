@@ -56,7 +56,7 @@ def cost_blocks(summary: Summary) -> list[TextBlock]:
 
 SMALL_SHARE = 0.01
 """A row of the whole time that is a smaller part of it at every point is in the column `rest`."""
-WHOLE_TIME = "where the time of a run goes, over all its attempts, to the wall time of its job (means over runs)"
+WHOLE_TIME = "where the wall time of a job goes, over all attempts (means over runs)"
 
 
 def time_tables(summary: Summary) -> list[TableData]:

@@ -33,6 +33,7 @@ from parse.report.summary import (
     setting_name,
 )
 from parse.runs.result import Result, by_setting, scaling_text, size
+from parse.say.numbers import digits, ms, percent
 from parse.text import Page, cut, shortened, wrapped
 
 NAMED = 3
@@ -111,9 +112,9 @@ def warnings(summary: Summary) -> list[str]:
 
 def notice_lines(notices: Sequence[Notice], page: Page) -> tuple[list[str], int]:
     """A line for each notice, equal ones of several points as one, and how many of the lines lack a part of their text
-    or of their names; on a page that has all warnings, every notice in full length."""
+    or of their names; on a verbose page every notice in full length."""
     width = page.width
-    if page.all_warnings:
+    if page.verbose:
         return wrapped((notice.line for notice in notices), width), 0
     lines, cut_short = [], 0
     short = shortened((label for notice in notices for label in notice.labels), int(width * LABEL_SHARE))
@@ -150,11 +151,11 @@ def all_notices(summary: Summary) -> list[Notice]:
 
 
 def before_the_numbers(summary: Summary) -> list[Notice]:
-    """The notices printed before any number."""
+    """The notices printed before any number, named by the value of their column, and by the measurement of several."""
     notices = []
     for flag, of in IN_THE_HEAD.items():
         texts = grouped(
-            (alarm.text, _in_the_head(result, of))
+            (alarm.text, named(requested_values(result), (of,), ["folder"] if measured_in(result) else []))
             for result in summary.results
             for alarm in result.alarms
             if alarm.name == flag
@@ -167,11 +168,6 @@ def before_the_numbers(summary: Summary) -> list[Notice]:
         text = f"sizes made small because the target has no GPU: {'; '.join(summary.reduced)}"
         notices.append(Notice(text=text, weight=NOTE))
     return notices
-
-
-def _in_the_head(result: Result, of: str) -> str:
-    """The value of that column, with the measurement where there are several."""
-    return named(requested_values(result), (of,), ["folder"] if measured_in(result) else [])
 
 
 def below_the_table(summary: Summary) -> list[Notice]:
@@ -291,13 +287,9 @@ def _meetings(result: Result) -> Iterator[str]:
         return
     step_ms = stats.mean([float(run.measured.step_s.mean()) * 1e3 for run in result.ok if run.measured])
     total_ms = sum(result.meetings_ms.values())
-    of_each = ", ".join(f"{name} {value:.2f}" for name, value in result.meetings_ms.items())
-    in_groups = any(run.measured.in_groups for run in result.ok if run.measured)
-    what = "collectives and messages of groups of ranks" if in_groups else "recorded collectives"
-    yield (
-        f"{what} take {total_ms:.2f} of {step_ms:.2f} ms a step ({total_ms / step_ms * 100:.1f} %), waiting included: "
-        f"{of_each} ms"
-    )
+    of_each = ", ".join(f"{name} {digits(value)}" for name, value in result.meetings_ms.items())
+    share = percent(total_ms / step_ms)
+    yield f"collectives take {digits(total_ms)} of {ms(step_ms)} a step ({share}), waiting included: {of_each}"
 
 
 def _utilisation(result: Result) -> Iterator[str]:
@@ -442,7 +434,7 @@ def _of_setting(setting: Sequence[Result], *, is_alone: bool) -> str:
         return f"no speed of {', '.join(_case(result) for result in setting)}{reason}"
     largest_measured = max(measured, key=lambda result: result.devices)
     on = _case(largest_measured)
-    speed = _valid_first(largest_measured, f"{largest_measured.speed_text} on {on}")
+    speed = ": ".join([*no_scaling_result(largest_measured), f"{largest_measured.speed_text} on {on}"])
     return speed if is_alone else f"{speed}; {unscaled_text(largest_measured)}"
 
 
@@ -478,16 +470,13 @@ def no_scaling_result(result: Result) -> list[str]:
 
 
 def _speedup(result: Result, results: Sequence[Result]) -> str:
-    """`4n8g runs 3.14 × as fast as 1n8g on 4 times the devices (79 % of ideal)`, behind `not a scaling result (…): `
-    where it is none; the `results` have its base."""
+    """`4n8g runs 3.14 × as fast as 1n8g on 4 times the devices (79 % of ideal)`, or why 4n8g is not a scaling result,
+    whose figures are in the table alone; the `results` have its base."""
+    if void := no_scaling_result(result):
+        return f"{result.requested.case} is {void[0]}"
     speedup, efficiency = scaling_text(result)
     runs = f"{result.requested.case} runs {speedup} ({efficiency} of ideal)"
-    return _valid_first(result, ", ".join([runs, *beyond_ideal(result, results)]))
-
-
-def _valid_first(result: Result, text: str) -> str:
-    """The text behind the words that it is no result, where it is none."""
-    return ": ".join([*no_scaling_result(result), text])
+    return ", ".join([runs, *beyond_ideal(result, results)])
 
 
 BEYOND = 1.05

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from parse.runs.load_logs import HowToRead, Progress
 
 
+ONE_DEVICE = "1n1g"
+"""What a speedup is against where nothing else is named."""
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""
 
@@ -197,11 +199,12 @@ def choose(results: Sequence[Result], where: Mapping[str, Sequence[str]]) -> tup
     names = {name for result in results for name in requested_values(result)}
     if unknown := sorted(set(where) - names):
         raise WhereError(f"--where: no point has {', '.join(unknown)}; known here are {', '.join(sorted(names))}")
-    return tuple(result for result in results if all(_has(result, name, values) for name, values in where.items()))
-
-
-def _has(result: Result, name: str, values: Sequence[str]) -> bool:
-    return any(known.get(name) in values for known in (requested_values(result), identifying_values(result)))
+    chosen = []
+    for result in results:
+        known = requested_values(result), identifying_values(result)
+        if all(any(its.get(name) in values for its in known) for name, values in where.items()):
+            chosen.append(result)
+    return tuple(chosen)
 
 
 def varying(results: Sequence[Result]) -> list[str]:

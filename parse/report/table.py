@@ -11,7 +11,6 @@ from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.alarms.nodes import nodes_tables
 from parse.alarms.scaling import nested_summary
-from parse.logs.benchmarks import PROGRAM, Benchmarks, NcclTest, OsuTest, RowRefusal
 from parse.report.costs import cost_blocks
 from parse.report.notices import (
     CAUTION,
@@ -24,6 +23,7 @@ from parse.report.notices import (
     runs_ok,
 )
 from parse.report.summary import (
+    ONE_DEVICE,
     Summary,
     against_text,
     by_base,
@@ -52,6 +52,7 @@ from parse.text import (
 )
 
 if TYPE_CHECKING:
+    from parse.logs.benchmarks import Benchmarks, NcclTest, OsuTest
     from parse.report.against import Against
 
 
@@ -101,7 +102,8 @@ def points_table(results: Sequence[Result], differ: Sequence[str], beside: Again
     heads += [("step p50", "ms"), ("step p95", "ms"), (MLPERF_TIME, "s")]
     rows = [_row(result, differ) for result in results]
     if beside is not None:
-        bases = _published_bases(beside, results)
+        stated = [its.base for each in results if (its := beside.beside(each)) and its.speedup is not None]
+        bases = [*dict.fromkeys(stated or [ONE_DEVICE])]
         speed, ratio, speedup = PUBLISHED_COLUMNS
         heads += [(speed, "samples/s"), (ratio, ""), *((speedup, _against(each, base)) for each in bases)]
         rows = [[*row, *_published(beside, result, bases)] for row, result in zip(rows, results, strict=True)]
@@ -134,18 +136,8 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
     ]
 
 
-def _published_bases(of: Against, results: Sequence[Result]) -> list[str]:
-    """The cases that the published speedups of these results are against: a column for each."""
-    bases = dict.fromkeys(its.base for result in results if (its := of.beside(result)) and its.speedup is not None)
-    from parse.report.against import ONE_DEVICE
-
-    return list(bases) or [ONE_DEVICE]
-
-
 def _against(base: str, beside: str) -> str:
     """What the head of a published speedup says; `beside` is what that of the measured one says."""
-    from parse.report.against import ONE_DEVICE
-
     return "" if base == ONE_DEVICE and not beside else f"against {base}" if base else "base not stated"
 
 
@@ -165,7 +157,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
     requested; no line is wider than the page, except tables of a `wide` one."""
     page = page or Page()
     before, below = before_the_numbers(summary), below_the_table(summary)
-    is_shown = page.verbose or page.all_warnings or not summary.results
+    is_shown = page.verbose or not summary.results
     first, first_cut = notice_lines([each for each in before if is_shown or each.weight is CAUTION], page)
     last, last_cut = notice_lines([each for each in below if is_shown or each.weight is CAUTION], page)
     notes = sum(each.weight is NOTE for each in merged([*before, *below]))
@@ -176,7 +168,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
     beside = [block_lines(shown, page) for shown in _beside_points(summary, page)]
     settings = wrapped(settings, page.width) if page.verbose else [cut(line, page.width) for line in settings]
     if is_below:
-        settings, last = [*settings, *last], []
+        first, settings, last = [*first, *last], [], []
     blocks = [
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
         settings, *tables, wrapped(_against_lines(summary), page.width), *beside, last,
@@ -226,7 +218,7 @@ def _beside_points(summary: Summary, page: Page | None = None) -> list[list[Text
         trainings_blocks(summary),
         _nodes_blocks(summary, page),
         cost_blocks(summary),
-        _benchmarks_blocks(summary),
+        benchmarks_blocks(summary.benchmarks) if summary.benchmarks else [],
     ]
 
 
@@ -236,14 +228,6 @@ def _nodes_blocks(summary: Summary, page: Page | None) -> list[TextBlock]:
     for table, left_out in nodes_tables(summary.results):
         blocks += ["", table.shortened(0, int(page.width * NODE_SHARE)) if page else table, *left_out]
     return blocks[1:]
-
-
-def _benchmarks_blocks(summary: Summary) -> list[TextBlock]:
-    if not summary.benchmarks:
-        return []
-    from parse.report.table import benchmarks_blocks
-
-    return benchmarks_blocks(summary.benchmarks)
 
 
 def _exported(name: str, summary: Summary) -> str:
@@ -312,11 +296,8 @@ def _against_lines(summary: Summary) -> list[str]:
 
 def benchmarks_blocks(benchmarks: Benchmarks) -> list[TextBlock]:
     """All tables, those of a kind together, with an empty line between them; empty where there is no benchmark."""
-    parts = [*_nccl_blocks(benchmarks.nccl_tests), *_osu_blocks(benchmarks.osu_tests)]
-    blocks: list[TextBlock] = []
-    for part in parts:
-        blocks += ["", *part] if blocks else part
-    return blocks
+    parts = (*_nccl_blocks(benchmarks.nccl_tests), *_osu_blocks(benchmarks.osu_tests))
+    return [block for part in parts for block in ("", *part)][1:]
 
 
 def _table(names: Sequence[str], unit: str, columns: Sequence[Mapping[int, float]]) -> TableData:
@@ -398,6 +379,8 @@ def _busbw(test: NcclTest) -> dict[int, float]:
 
 def osu_problems(test: OsuTest) -> list[str]:
     """What is wrong with a test."""
+    from parse.logs.benchmarks import PROGRAM, RowRefusal  # a test has been read: most logs have none
+
     refused = grouped((row.reason, row.bytes) for row in test.refused)
     texts = [f"{PROGRAM}: {_sizes(refused[reason])}: {reason}; no number" for reason in RowRefusal if reason in refused]
     if not test.rows and not test.refused:
@@ -413,7 +396,7 @@ def _osu_blocks(all_tests: Sequence[OsuTest]) -> Iterator[list[TextBlock]]:
     if tests := [test for test in all_tests if test.rows]:
         names = [name.strip() or "[1]" for name in distinct((test.case for test in tests), "{} [{}]")]
         columns = [{size: max(values) for size, values in _times(test).items()} for test in tests]
-        title = f"{PROGRAM} (sizes are bytes of the buffer): time of a call, mean over the ranks"
+        title = "osu_allreduce (sizes are bytes of the buffer): time of a call, mean over the ranks"
         about = (f"{name}: {_about(test)}" for name, test in zip(names, tests, strict=True))
         yield [title, *about, _table(names, "us", columns)]
 

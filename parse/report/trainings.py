@@ -9,19 +9,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpc.model.trace import RankReport
 from hpc.model.trace_file import open_trace
 from hpc.model.training import FIELDS, INFORMATION, TrainingHistory, log_lines
 from hpc.system.atomic import write_atomic
 from hpc.system.text import grouped
-from parse.report.summary import Summary, TableError, differences, requested_values, telling
+from parse.report.summary import ONE_DEVICE, Summary, TableError, differences, requested_values, telling
 from parse.runs.result import Result
-from parse.text import (
-    Head,
-    TableData,
-    TextBlock,
-    number,
-)
+from parse.text import Head, TableData, TextBlock, number
 
 TITLE = "whole trainings: time to the target, from the first attempt's start, all included (medians over runs)"
 HEADS = [
@@ -151,7 +145,7 @@ def _tables(rows: Sequence[TrainingRow]) -> Iterator[tuple[list[Head], list[list
     bases = [row.base for row in rows if row.speedup is not None] or [None]
     of_bases = grouped((bases[0] if row.speedup is None else row.base, row) for row in rows)
     for base, its in of_bases.items():
-        against = "" if base in (None, "1n1g") else f"against {base}"
+        against = "" if base in (None, ONE_DEVICE) else f"against {base}"
         names = telling([row.settings for row in its])
         columns = [(name, against if name == "speedup" else unit) for name, unit in HEADS]
         yield [("case", ""), *((name, "") for name in names), *columns], _cells(its, names)
@@ -163,7 +157,7 @@ def _lines(rows: Sequence[TrainingRow]) -> list[str]:
         folder = row.settings.get("folder")
         name = f"{row.case} {row.settings.get('backend', '')}{f' folder={folder}' if folder else ''}"
         lines += [f"{name}: {problem}" for problem in row.problems]
-        if row.no_speedup and row.case != "1n1g":
+        if row.no_speedup and row.case != ONE_DEVICE:
             lines.append(f"{name}: no speedup: {row.no_speedup}")
     return lines
 
@@ -198,7 +192,8 @@ def write_airank(folder: Path, results: Sequence[Result]) -> list[str]:
         raise TableError("no run here is a whole training that ended ok (rankwise sweep --epochs)")
     for devices, of_devices in points.items():
         if len(of_devices) > 1:
-            raise TableError(f"{len(of_devices)} points have {devices} devices; choose one: {_apart(of_devices)}")
+            apart = [f"--where {name}={'|'.join(sorted(its))}" for name, its in differences(of_devices).items()]
+            raise TableError(f"{len(of_devices)} points have {devices} devices; choose one: {', '.join(apart)}")
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for devices, (result,) in sorted(points.items()):
@@ -213,11 +208,6 @@ def write_airank(folder: Path, results: Sequence[Result]) -> list[str]:
     return [*lines, f"{folder / INFORMATION}: of {largest.requested.case}; to be filled in: {', '.join(unknown)}"]
 
 
-def _apart(results: Sequence[Result]) -> str:
-    """The settings by which one of the points can be chosen."""
-    return ", ".join(f"--where {name}={'|'.join(sorted(values))}" for name, values in differences(results).items())
-
-
 def _information(result: Result) -> dict[str, Any]:
     """The fields of the rules, as far as the trace of a run of the point knows them."""
     trace = next(run.trace for run in result.runs if run.trace is not None)
@@ -225,30 +215,22 @@ def _information(result: Result) -> dict[str, Any]:
         reports, environment = opened.reports, opened.environment
     report = reports[0]
     device: Mapping[str, Any] = report.device or {}
+    is_cpu, memory = device.get("kind") == "cpu", _gib(report.extra.get("memory_bytes"))
+    shared = environment.get("software")
+    software = report.software or (shared if isinstance(shared, Mapping) else {})
     known = {
         "accelerator_name": device.get("name") or device.get("kind"),
-        "accelerator_memory_capacity": _gib(device.get("memory_bytes")) or _of_cpus(device, report),
+        "accelerator_memory_capacity": _gib(device.get("memory_bytes")) or (memory if is_cpu else None),
         "accelerators_per_node": result.devices // (result.run.nodes or 1),
         "number_of_nodes": result.run.nodes,
         "host_processor_name": report.cpu_model,
         "host_processor_core_count": report.cpus,
-        "host_memory_capacity": _gib(report.extra.get("memory_bytes")),
+        "host_memory_capacity": memory,
         "operating_system": f"Linux {kernel}" if (kernel := report.extra.get("kernel")) else None,
-        "software_stack": ", ".join(
-            f"{name} {value}" for name, value in _software(report, environment).items() if value is not None
-        ),
-        "hardware_type": "CPU" if device.get("kind") == "cpu" else "GPU",
+        "software_stack": ", ".join(f"{name} {value}" for name, value in software.items() if value is not None),
+        "hardware_type": "CPU" if is_cpu else "GPU",
     }
     return {name: known.get(name) or UNKNOWN for name in FIELDS}
-
-
-def _of_cpus(device: Mapping[str, Any], report: RankReport) -> str | None:
-    return _gib(report.extra.get("memory_bytes")) if device.get("kind") == "cpu" else None
-
-
-def _software(report: RankReport, environment: Mapping[str, Any]) -> Mapping[str, Any]:
-    shared = environment.get("software")
-    return report.software or (shared if isinstance(shared, Mapping) else {})
 
 
 def _gib(size_bytes: object) -> str | None:

@@ -250,7 +250,7 @@ class Measured:
     empty if a log prints no times; `step_unit_s` is the finest unit that it prints, 0 of a trace. `mean_of_rates` is
     None if there are no rates. `pauses_s` are the times from the end of a block to the begin of the next, which no
     speed counts. `meetings_s` has, by name, the time that each collective that is recorded takes, a mean over ranks and
-    steps, from a rank's arrival to its end; of ranks `in_groups` all that they call, by name and dimension, `all-reduce
+    steps, from a rank's arrival to its end; of ranks in groups all that they call, by name and dimension, `all-reduce
     (tp)`. `utilisation` is the MFU of a training whose FLOPs are recorded, `energy` what the steps took.
     `latest_end_ns` [step] is when the last rank ended each step that all ranks made, warm-up included, and `blocks` are
     the measured steps, (first, stop); None and empty for a log.
@@ -265,7 +265,6 @@ class Measured:
     step_unit_s: float = 0.0
     pauses_s: tuple[float, ...] = ()
     meetings_s: Mapping[str, float] = field(default_factory=dict)
-    in_groups: bool = False
     utilisation: Utilisation = field(default_factory=Utilisation)
     energy: Energy = field(default_factory=Energy)
     latest_end_ns: npt.NDArray[np.int64] | None = None
@@ -426,7 +425,6 @@ def measure(trace: Trace) -> Measured:
         pauses_s=stats.pauses_s(latest_end_ns, trace.blocks),
         clock_share=float(trace.bounds_of(ends_ns[:, edges]).max(axis=0).sum()) / duration_ns,
         meetings_s=_meetings_s(trace),
-        in_groups=trace.calls is not None,
         utilisation=utilisation(trace, throughput),
         energy=energy_of(trace, ends_ns),
         latest_end_ns=latest_end_ns[: int(trace.steps_completed.min())],

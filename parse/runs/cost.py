@@ -74,12 +74,9 @@ def energy_cost(result: Result) -> EnergyCost | None:
         return None
 
     def each(name: str) -> float | None:
-        values = [getattr(numbers.energy, name) for numbers in measured]
-        return (
-            None
-            if None in values
-            else stats.median([value / numbers.samples for value, numbers in zip(values, measured, strict=True)])
-        )
+        values = [(getattr(numbers.energy, name), numbers.samples) for numbers in measured]
+        known = [value / samples for value, samples in values if value is not None]
+        return stats.median(known) if len(known) == len(values) else None
 
     joules = each("joules")
     assert joules is not None
@@ -140,12 +137,9 @@ def spent(results: Sequence[Result], held: Mapping[JobKey, int] | None = None) -
 
 
 def _records(result: Result) -> Iterable[ExitRecord]:
-    return (record for run in result.runs for record in run.records if machines(result) and _is_timed(record))
-
-
-def _is_timed(record: ExitRecord) -> bool:
-    """Whether it tells a duration; without a monotonic one, where the node's clock was set back, it does not."""
-    return record.elapsed_s is not None
+    """Those that tell a duration; without a monotonic one, where the node's clock was set back, none does."""
+    timed = (record for run in result.runs for record in run.records if record.elapsed_s is not None)
+    return timed if machines(result) else ()
 
 
 def _job(result: Result, record: ExitRecord) -> JobKey:
@@ -155,10 +149,6 @@ def _job(result: Result, record: ExitRecord) -> JobKey:
 
 def _unrecorded(results: Iterable[Result]) -> int:
     """Attempts of traces without a duration in an exit record; logs and documents have none of either."""
-    runs = [run for result in results for run in result.runs if not _is_read(result)]
-    return sum(run.attempts - sum(map(_is_timed, run.records)) for run in runs)
-
-
-def _is_read(result: Result) -> bool:
-    """Whether it is of a log or a document."""
-    return result.published is not None or any(run.log for run in result.runs)
+    of_traces = (each for each in results if each.published is None and not any(run.log for run in each.runs))
+    runs = [run for result in of_traces for run in result.runs]
+    return sum(run.attempts - sum(record.elapsed_s is not None for record in run.records) for run in runs)

@@ -29,7 +29,6 @@ from hpc.model.outcome import (
 from hpc.model.spec import PLAN_VERSION, SCRIPT
 from hpc.model.trace import Trace, TraceCutOff, TraceError, run_of
 from hpc.model.trace_file import open_trace
-from hpc.model.verdict import cause
 from hpc.recovery.folders import PARTIAL
 from hpc.system.regular_file import existing, open_regular
 from hpc.system.text import grouped
@@ -174,6 +173,8 @@ class _Joiner:
             self.set_aside[key] = f"two traces of one attempt, {first} and {path}, differ: neither is counted{hint}"
 
     def _attempt(self, key: FolderAttempt, requested: RequestedRun | None) -> Attempt:
+        from hpc.model.verdict import cause  # of runs: logs have none
+
         record, read, begun = self.exits.get(key), self.traces.get(key), self.begun.get(key)
         note = cause(self.notes.get(key, []))
         outcome = next((each.outcome for each in (record, read, note) if each is not None), None)
@@ -422,9 +423,9 @@ class _Loader:
             elif PLAN.fullmatch(path.name):
                 self._read_plan(path)
             elif named and SCHEMA.encode() in _begin_of(path, SNIFFED_BYTES):
-                summarized = read_summary_file(path)
-                self.summarized += summarized.attempts
-                self.summarized_requests += summarized.requested
+                attempts, requested = read_summary_file(path)
+                self.summarized += attempts
+                self.summarized_requests += requested
             elif named or path.name.endswith(RECORD_SUFFIXES):
                 self.refusals.append(f"{path}: by its name neither a plan nor a record of an attempt, and no summary")
         except (RecordError, TraceError) as error:

@@ -16,9 +16,8 @@ from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, natural, plural
 from parse.faults import fault
-from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, joined
 from parse.logs.engine.log_format import LogError, LogFormat, UnknownFormatError, UnrecognisedError
-from parse.logs.engine.reader import opened_once, sample
+from parse.logs.engine.reader import opened_once, pieces, sample
 from parse.logs.formats import format_named, recognise, require_text, with_marks
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nearest import crashes, first_lines, second_systems, tables, with_nearest
@@ -28,6 +27,7 @@ from parse.runs.attempt import Attempt, RequestedRun
 from parse.runs.log_attempt import NOT_THE_PROTOCOLS, SPEEDS, attempt_of, named_apart, numbered_as
 
 if TYPE_CHECKING:
+    from parse.logs.benchmarks import Benchmarks
     from parse.logs.infer.inferred import FieldPattern
 
 T = TypeVar("T")
@@ -35,7 +35,13 @@ Progress = Callable[[Sequence[T]], Iterable[T]]
 """Gives the items in their order and shows how far they are."""
 INFERRED = "inferred"
 """The name of the format of a log that no declared format reads."""
+OF_NAMES = ("precision", "batch_size", "devices")
+"""What names say of a log that it may contradict: two that differ in it are no repeats."""
 FORMAT_DEFAULT = Protocol()
+SNIFFED_BYTES = 1 << 18
+"""The output of a benchmark shows what it is within as many."""
+OF_BENCHMARKS = (b" nGpus ", b"# OSU ", b'"coll_perf"')
+"""Texts of nccl-tests, of the OSU Micro-Benchmarks, and of NCCL Inspector."""
 SAME_RUN = 1e-6
 """Two runs whose speeds by time stamps of a microsecond agree within this share are one."""
 
@@ -63,7 +69,7 @@ class LoadedLogs:
     remarks: tuple[str, ...]
     logs: int
     no_logs: tuple[str, ...] = ()
-    benchmarks: Benchmarks = NO_BENCHMARKS
+    benchmarks: Benchmarks | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +94,13 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
     all_benchmarks: list[Benchmarks] = []
     for path in progress(paths):
         place = place_of(path)
-        benchmarks = NO_BENCHMARKS
+        benchmarks = None
         try:
             with opened_once(path):
                 if path in silently:
                     require_text(path)
-                benchmarks = benchmarks_in(path, place)
-                all_benchmarks.append(benchmarks)
+                if benchmarks := _benchmarks_in(path, place):
+                    all_benchmarks.append(benchmarks)
                 if place.packed and not benchmarks:
                     if path in silently:
                         recognise(path, how.formats)
@@ -128,7 +134,29 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
         remarks=tuple(remarks),
         logs=len(read),
         no_logs=tuple(no_logs),
-        benchmarks=joined(all_benchmarks),
+        benchmarks=_joined(all_benchmarks),
+    )
+
+
+def _benchmarks_in(path: Path, place: PathFacts) -> Benchmarks | None:
+    """What a file has of benchmarks; None of most, whose reader is not imported then. Raises LogError where it cannot
+    be read, or has records of a profiler."""
+    begin = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path, SNIFFED_BYTES)), b"")
+    if not any(sign in begin for sign in OF_BENCHMARKS):
+        return None
+    from parse.logs.benchmarks import benchmarks_in
+
+    return benchmarks_in(path, begin, place)
+
+
+def _joined(parts: Sequence[Benchmarks]) -> Benchmarks | None:
+    """Those of several files."""
+    if not parts:
+        return None
+    return dataclasses.replace(
+        parts[0],
+        nccl_tests=tuple(test for part in parts for test in part.nccl_tests),
+        osu_tests=tuple(test for part in parts for test in part.osu_tests),
     )
 
 
@@ -186,7 +214,7 @@ def explained(path: Path, how: HowToRead) -> str:
     try:
         reading, attempt = _read(path, place, how)
     except LogError as error:
-        if benchmarks_in(path, place):
+        if _benchmarks_in(path, place):
             raise LogError(f"{path}: output of a benchmark, no log of steps: it is shown without --explain") from None
         raise LogError(with_nearest(path, error)) from None
     aside = f"\n{plain(_packed(path, place))}\n" if place.packed else ""
@@ -310,20 +338,23 @@ def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
     shared = _shared([log.place.folder for log in read])
     points = grouped(
         (("/".join(log.place.folder[shared:]), log.attempt.requested.point), log)
-        for log in _apart_by_precision(read)
+        for log in _apart_by_names(read)
         if log.attempt.requested
     )
     return tuple(attempt for (folder, _), logs in points.items() for attempt in _repeats(logs, folder, remarks))
 
 
-def _apart_by_precision(read: Sequence[_Log]) -> Iterator[_Log]:
-    """The logs; those of one point whose names have `fp16` and `amp` are of two, whatever these mean there."""
+def _apart_by_names(read: Sequence[_Log]) -> Iterator[_Log]:
+    """The logs; those of one point whose names contradict each other, with `fp16` and `amp`, or with batch sizes that
+    are not the logs', are of several, whatever these mean there."""
     points = grouped((_point(log, log.attempt), log) for log in read)
     for logs in points.values():
+        differing = [name for name in OF_NAMES if len({getattr(log.place, name) for log in logs} - {None, ""}) > 1]
         several = len({log.place.half for log in logs}) > 1
         for log in logs:
-            its = named_apart(log.attempt, precision=log.place.half or "-") if several else log.attempt
-            yield dataclasses.replace(log, attempt=its)
+            extra = {f"named_{name}": str(getattr(log.place, name) or "-") for name in differing}
+            extra |= {"precision": log.place.half or "-"} if several else {}
+            yield dataclasses.replace(log, attempt=named_apart(log.attempt, **extra)) if extra else log
 
 
 def _in_one_setting(attempts: Sequence[Attempt]) -> Iterator[Attempt]:

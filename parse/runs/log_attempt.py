@@ -351,7 +351,7 @@ def _measured(facts: Mapping[str, str], window: Window | None, size: Size, speed
         step_s=np.asarray(window.step_s, np.float64) * lines,
         step_unit_s=window.step_unit_s,
         samples=round((size.per_step or 0) * window.steps),
-        clock_share=(window.resolution_s or 0.0) / window.seconds if by_stamps and window.seconds else 0.0,
+        clock_share=(window.resolution_s or 0.0) / window.seconds if by_stamps and window.seconds else window.rounding,
         printed_every=window.printed_every,
     )
 

@@ -359,8 +359,8 @@ def _base(points: Sequence[Result], case: str) -> tuple[Base, Result] | None:
     the smallest that has a speed or may still get one. None where a single point has nothing to be compared with."""
     ordered = sorted(points, key=lambda result: (*size(result), result.requested.point))
     chosen = next((result for result in ordered if result.requested.case == case), None)
-    smallest = (at for at, result in enumerate(ordered) if result.median_speed is not None or _is_pending(result))
-    first = next(smallest, 0)
+    may_have = (each.median_speed is not None or any(run.is_pending for run in each.runs) for each in ordered)
+    first = next((at for at, may in enumerate(may_have) if may), 0)
     result = chosen or ordered[first]
     if not result.devices or (len(points) == 1 and result.devices > 1):
         return None
@@ -372,10 +372,6 @@ def _base(points: Sequence[Result], case: str) -> tuple[Base, Result] | None:
         smaller=() if chosen else tuple((other.requested.case, _end(other)) for other in ordered[:first]),
     )
     return base, result
-
-
-def _is_pending(result: Result) -> bool:
-    return any(run.is_pending for run in result.runs)
 
 
 def _end(result: Result) -> str:

@@ -37,16 +37,9 @@ def identity(requested: RequestedRun) -> dict[str, Any]:
     return {"run": {**known, "repeat": 1}, **beside}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SummarizedRuns:
-    """The attempts that a summary is of, and the runs that its plan requested."""
-
-    attempts: tuple[Attempt, ...]
-    requested: tuple[RequestedRun, ...]
-
-
-def read_summary_file(path: Path) -> SummarizedRuns:
-    """The runs of a JSON page. Raises TraceError where it is none, of another version, or of figures of a document."""
+def read_summary_file(path: Path) -> tuple[list[Attempt], list[RequestedRun]]:
+    """The attempts that a JSON page is of, and the runs that its plan requested. Raises TraceError where it is none, of
+    another version, or of figures of a document."""
     page = read_object(path, MAX_SUMMARY_BYTES, "a summary of ours")
     if page.get("schema") != SCHEMA or page.get("schema_version") not in READ_VERSIONS:
         versions = " or ".join(map(str, READ_VERSIONS))
@@ -65,7 +58,7 @@ def read_summary_file(path: Path) -> SummarizedRuns:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise TraceError(f"{path}: a summary that cannot be read: {reason}") from None
-    return SummarizedRuns(attempts=tuple(attempts), requested=tuple(requested))
+    return attempts, requested
 
 
 def _runs(result: Mapping[str, Any]) -> Iterator[tuple[RequestedRun, Attempt | None]]:

@@ -143,7 +143,7 @@ EVIDENCE: Mapping[str, EvidenceText] = {
         "see the check `load`, bind ranks to cores, take nodes exclusively",
     ),
     Cause.GARBAGE: EvidenceText(
-        "in these steps Python collects its garbage for {} ms{detail:, %}",
+        "in these steps Python collects garbage for {} ms{detail:, %}",
         "call gc.freeze() once all is built; or gc.disable(), and gc.collect() in the same steps on all ranks",
     ),
     Cause.SAMPLES: EvidenceText(
@@ -160,13 +160,12 @@ EVIDENCE: Mapping[str, EvidenceText] = {
     ),
     Cause.QUEUED: EvidenceText(
         "it is ready to run but not running {} ms a step",
-        "see whether a CPU quota, its own threads or another process take its core (check `load`, how ranks are bound)",
+        "see what takes its core: a CPU quota, its own threads, another process (check `load`)",
     ),
     "a rank loses its core": EvidenceText("it loses its core {} times a step"),
     "minor page faults of a rank": EvidenceText(
         "it has {} page faults a step",
-        "its memory is given back and mapped again: keep buffers, raise MALLOC_TRIM_THRESHOLD_ and "
-        "MALLOC_MMAP_THRESHOLD_, or preload another allocator",
+        "keep buffers, raise MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_, or preload another allocator",
     ),
     "a rank does not run": EvidenceText(
         "its process does not run for {} s",

@@ -69,14 +69,25 @@ def words(finding: Finding, ledger: Ledger) -> Words:
 
 def _cores(lack: CoreLack, _: Finding, ledger: Ledger) -> Words:
     usual = "" if lack.base_ms is None else f" ({ms(lack.base_ms)} at {ledger.result.base_case})"
-    waits = f"ranks wait {ms(lack.ms)} a step for a core{usual}"
+    waits = f"Ranks wait {ms(lack.ms)} a step for a core{usual}"
+    advice = ""
     if lack.oversubscribed:
-        return Words(
-            what=f"{capitalized(lack.oversubscribed)}. {capitalized(waits)}", name="waiting for a core",
-            advice="start no more ranks than cores and devices",
-        )  # fmt: skip
-    held = "" if lack.quota_ms is None else f"CPU quotas hold them back {ms(lack.quota_ms)} a step"
-    return Words(what=capitalized(f"{waits}: {held or 'too few cores are left to them'}"), name="waiting for a core")
+        what, advice = f"{capitalized(lack.oversubscribed)}. {waits}", "start fewer ranks"
+    elif lack.quota_ms is not None:
+        what = f"{waits}: CPU quotas hold them back {ms(lack.quota_ms)} a step"
+    else:
+        what = f"{waits}: too few cores are left to them"
+    for _, split in ledger.findings_of(ComputeSplit):
+        if _is_by_cores(split, ledger):
+            what += f". That explains up to {ms(split.explanations[0].explains or 0.0)} of compute"
+    return Words(what=what, advice=advice, name="waiting for a core")
+
+
+def _is_by_cores(split: ComputeSplit, ledger: Ledger) -> bool:
+    """Whether waiting for a core, which has a sentence of its own, explains compute best."""
+    first = split.explanations[0] if split.explanations else None
+    is_queued = first is not None and first.quantity == Cause.QUEUED and first.explains is not None
+    return is_queued and bool(ledger.findings_of(CoreLack))
 
 
 def _straggler(verdict: Straggler, finding: Finding, ledger: Ledger) -> Words:
@@ -183,9 +194,8 @@ def _compute(split: ComputeSplit, finding: Finding, ledger: Ledger) -> Words:
         up_to = "" if shown.explains is None else f". This explains up to {ms(shown.explains)} of compute"
         is_known = shown.explains is not None and split.unexplained >= SMALL * lost
         rest = f"; {ms(split.unexplained)} are unexplained" if is_known else ""
-        if shown.quantity == Cause.QUEUED and shown.explains is not None and ledger.findings_of(CoreLack):
-            # How long that is stands in the sentence on cores.
-            what = f"Waiting for a core explains up to {ms(shown.explains)} of compute{rest}"
+        if _is_by_cores(split, ledger):
+            what = f"{ms(split.unexplained)} of compute are unexplained" if is_known else ""
             return Words(what=what, name=COMPUTE.name)
         shows = f"Telemetry shows: {shown.quantity} {round_number(shown.value)} {shown.unit}".rstrip()
         return Words(what=shows + usual + up_to + rest, name=COMPUTE.name)
@@ -267,13 +277,13 @@ def _stages(uneven: StageImbalance, _: Finding, ledger: Ledger) -> Words:
     slowest = uneven.stages[uneven.slowest]
     per, share = ("micro-batch", uneven.microbatches) if uneven.microbatches else ("step", 1)
     ranks = f"{inflect(len(slowest.ranks), 'rank')} {numbers(slowest.ranks)}"
-    only = "its only one" if slowest.layers == 1 else f"one of its {slowest.layers} layers"
+    only = "its only layer" if slowest.layers == 1 else f"one of its {slowest.layers} layers"
     return Words(
         what=f"Pipeline stage {slowest.stage} (of 0 to {len(uneven.stages) - 1}; {ranks}) takes "
         f"{ms(slowest.work / share)} a {per}, the mean stage {ms(uneven.mean / share)}. The pipeline runs at "
         f"{percent(uneven.runs_at)}: uneven stages cost {ms(uneven.costs)} a step",
         advice="move a layer to another stage" if uneven.layer_moves else
-        f"cut the work of stage {slowest.stage} inside a layer: a stage that gets {only} takes as long",
+        f"cut the work of stage {slowest.stage} inside a layer: moving {only} gains nothing",
         name="uneven stages",
     )  # fmt: skip
 
@@ -282,7 +292,7 @@ def _bubble(bubble: Bubble, _: Finding, __: Ledger) -> Words:
     text = f"Ranks wait {ms(bubble.waits)} a step for messages of the pipeline"
     if bubble.of_schedule <= 0:
         return Words(what=text, name="the bubble of the pipeline")
-    by_order = f"{ms(bubble.of_schedule)} of that come from the schedule, however even the stages are"
+    by_order = f"{ms(bubble.of_schedule)} of that come from the schedule, even with equal stages"
     return Words(
         what=f"{text}. {by_order}", advice="more micro-batches, or a schedule that interleaves",
         name="the bubble of the pipeline",
@@ -295,9 +305,9 @@ def _experts(uneven: UnevenExperts, _: Finding, ledger: Ledger) -> Words:
     costs = f"uneven experts cost {ms(uneven.costs)} a step"
     if not uneven.bytes:
         return Words(what=f"{whose} take {takes}. {capitalized(costs)}", name="uneven experts")
-    times = f"{uneven.bytes / uneven.mean_bytes:.2f} times the mean tokens ({_size(uneven.bytes)} of an all-to-all"
+    times = f"{uneven.bytes / uneven.mean_bytes:.2f} × the mean tokens ({_size(uneven.bytes)} an all-to-all"
     return Words(
-        what=f"{whose} get {times}, the mean {_size(uneven.mean_bytes)}). They take {takes}. {capitalized(costs)}",
+        what=f"{whose} get {times}, mean {_size(uneven.mean_bytes)}). They take {takes}. {capitalized(costs)}",
         advice="balance the tokens of experts, by an auxiliary loss or a capacity", name="uneven experts",
     )  # fmt: skip
 
@@ -309,9 +319,7 @@ def _size(of: float) -> str:
 def _slow_link(link: SlowLink, _: Finding, ledger: Ledger) -> Words:
     ends = [ranks_text(ledger, (rank,)) for rank in (link.sender, link.receiver)]
     where = f" in {link.dimension}" if link.dimension else ""
-    takes = (
-        f"Messages from {ends[0]} to {ends[1]}{where} take {ms(link.takes)} each, those of other pairs {ms(link.usual)}"
-    )
+    takes = f"Messages from {ends[0]} to {ends[1]}{where} take {ms(link.takes)} each, others {ms(link.usual)}"
     costs = f". {plural(round(link.messages), 'message')} a step cost {ms(link.costs)}"
     if link.further:
         costs = f". With {plural(link.further, 'further slow link')} they cost {ms(link.costs)} a step"

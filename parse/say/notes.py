@@ -13,7 +13,7 @@ from parse.ledger.verdict import Straggler
 from parse.rules import FEW, SMALL
 from parse.say.evidence import input_text
 from parse.say.network import network_notes
-from parse.say.numbers import NAMED, change_ms, ms, numbers, repeat_of, round_number
+from parse.say.numbers import change_ms, ms, numbers, repeat_of, round_number
 from parse.say.paragraph import text_of
 from parse.say.reasons import verdict_text
 from parse.say.straggler import than_whom
@@ -73,7 +73,7 @@ def what_if_text(what_if: WhatIf, unit: str) -> str:
 
 
 def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
-    """`SM clock 1755 MHz against 1980 MHz at the base (−11.4 %) on node n1`."""
+    """`SM clock 1755 MHz against 1980 at the base (−11.4 %) on node n1`."""
     if isinstance(change, TooFewSamples):
         whose = "the base's" if change.of_base else "this point's"
         return f"telemetry: {whose} runs are too short for it ({plural(change.largest, 'sample')}, it needs {FEW})"
@@ -85,7 +85,7 @@ def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
     elif usual is not None:
         percent = (change.value - usual) / abs(usual) * 100
         ratio = f" ({'−' if percent < 0 else '+'}{round_number(abs(percent))} %)" if abs(percent) < MAX_PERCENT else ""
-        text += f" against {round_number(usual)}{unit} at the base{ratio}"
+        text += f" against {round_number(usual)} at the base{ratio}"
     where = f" on {inflect(len(change.hosts), 'node')} {first_of(change.hosts, MAX_HOSTS)}" if change.hosts else ""
     return f"{text}{where}"
 
@@ -144,8 +144,7 @@ def _chance(ledger: Ledger) -> Iterator[str]:
         often = f"at most {verdict.chance * 100:.1f} %" if verdict.chance >= 1e-3 else "less than 0.1 %"
         yield f"straggler {verdict_text(verdict)}: equal ranks would show as much in {often} of all cases"
     verdicts = [
-        f"{verdict_text(run.verdict)}{f' ({numbers(run.verdict.ranks)})' if run.verdict.ranks else ''}"
-        for run in ledger.runs
+        f"{run.verdict.kind}{f' ({numbers(run.verdict.ranks)})' if run.verdict.ranks else ''}" for run in ledger.runs
     ]
     if len({*verdicts}) > 1:
         runs = ", ".join(
@@ -160,9 +159,9 @@ def _incidents(ledger: Ledger) -> Iterator[str]:
         named = run.verdict.steps if isinstance(run.verdict, Straggler) else ()
         listed = [incident for incident in run.incidents if incident.step not in named]
         if listed:
-            late = [f"{incident.step} (rank {incident.rank} by {ms(incident.arrival_skew)})" for incident in listed]
-            steps = f"{inflect(len(listed), 'step')} {first_of(late, NAMED)}"
-            yield f"{run.run_id}: unusually late in {steps}"
+            late = [f"{incident.step} (rank {incident.rank}, {ms(incident.arrival_skew)})" for incident in listed]
+            steps = f"{inflect(len(listed), 'step')} {first_of(late, MAX_HOSTS)}"
+            yield f"{run.run_id}: unusually late: {steps}"
 
 
 def _pauses(ledger: Ledger) -> Iterator[str]:

@@ -110,8 +110,8 @@ def _slower(ledger: Ledger, loss: Mean) -> str:
 
 
 def by_terms(ledger: Ledger) -> str:
-    """The losses of SMALL and more, the largest part of the whole first, and the rest as one. Where there is no base,
-    the terms themselves."""
+    """The losses of SMALL and more, the largest part of the whole first, and the rest as one: `compute +104 ms (66 %),
+    wait +30.7 (17 to 53), the rest +2.1`. Where there is no base, the terms themselves."""
     whole = ledger.step if ledger.loss is None else ledger.loss
     pairs = [(term, term.mean if ledger.loss is None else term.loss) for term in ledger.causes]
     ordered = sorted(
@@ -125,8 +125,8 @@ def by_terms(ledger: Ledger) -> str:
         f"{_term_name(ledger, term.name)} {ms(mean.value) if ledger.loss is None else change_ms(mean)}{share(term)}"
         for term, mean in named
     ]
-    is_shown = abs(rest) >= SMALL / 10 * abs(whole.value)
-    return ", ".join([*parts, *([f"the rest {ms(rest, sign)}"] if is_shown else [])])
+    parts += [f"the rest {ms(rest, sign)}"] if abs(rest) >= SMALL / 10 * abs(whole.value) else []
+    return ", ".join([*parts[:1], *(part.replace(" ms", "") for part in parts[1:])])
 
 
 def _term_name(ledger: Ledger, name: str) -> str:

@@ -38,9 +38,9 @@ def _merge_reasons(merged: Merged) -> Iterator[str]:
         yield f"{ENDS.get(border, border)} was not recorded in {where}"
     if (its := merged.unsplit) is not None:
         yield (
-            f"{its.steps} of {plural(its.of_steps, 'step')} lack "
-            f"{' or '.join(ENDS.get(each, each) for each in its.borders)} and are in no term: they take "
-            f"{ms(its.mean)}, the others {ms(its.others)}"
+            f"{its.steps} of {plural(its.of_steps, 'step')} are in no term: they lack "
+            f"{' or '.join(ENDS.get(each, each) for each in its.borders)}. They take {ms(its.mean)}, others "
+            f"{ms(its.others)}"
         )
     if merged.not_reduced:
         yield "gradients are not reduced"
@@ -86,7 +86,7 @@ def unseen_text(unseen: Unseen) -> str:
     """`ranks also meet in shared memory (/dev/shm/x), mpi4py, which no hook sees`."""
     if unseen.ways:
         return f"ranks also meet in {', '.join(unseen.ways)}, which no hook sees"
-    return f"a rank sleeps {ms(unseen.asleep)} of a step, and no hook sees why"
+    return f"a rank sleeps {ms(unseen.asleep)} a step, and no hook sees why"
 
 
 def verdict_text(verdict: Verdict) -> str:

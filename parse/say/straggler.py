@@ -56,7 +56,7 @@ def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
         already = f" (a straggler of {ledger.result.base_case} costs {ms(at_base)})" if at_base > 0 else ""
         text += f". This costs {ms(verdict.costs)} a step{'' if is_first else ' more'}{already}"
     if finding.without is not None:
-        of_mean = "" if verdict.in_runs == verdict.of_runs else " by the mean step of all runs"
+        of_mean = "" if verdict.in_runs == verdict.of_runs else " in the mean of all runs"
         text += f". Without it: {without_text(finding.without, ledger.result.unit)}{of_mean}"
     return text
 
@@ -66,7 +66,7 @@ def brief_text(verdict: Straggler, ledger: Ledger, *, is_result: bool) -> str:
     who, singular = _who(verdict, ledger)
     if is_result:
         return f"the reduction's result reaches {who} {ms(verdict.arrival_skew)} later"
-    return f"{who} {_phases(verdict, ledger, singular=singular)}"
+    return f"{who} {' and '.join(_phases(verdict, ledger, singular=singular))}"
 
 
 def faster_text(faster: FasterRanks, ledger: Ledger) -> str:
@@ -88,7 +88,7 @@ def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Le
     named = any(isinstance(each, Symptom) and each.quantity in NAMED_CAUSES for each in evidence)
     if not verdict.leaves_late or named:
         return None
-    text = "Leaving a collective late is no work of the rank: its data come last, or it does not run when they come"
+    text = "Leaving a collective late is not its own work: its data come last, or it is not running"
     return text, "rankwise sweep --collectives shows each link" if len(ledger.nodes) > 1 else ""
 
 
@@ -156,11 +156,10 @@ def _no_straggler(verdict: Nobody, ledger: Ledger) -> str:
 
 
 def _doubt(doubt: Doubt, ledger: Ledger) -> str:
-    """`rank 2 (node1) costs 1.53 ms a step more than the median rank, half of it in 2 of 240 steps: that may be
-    chance`."""
+    """`rank 2 (node1) costs 1.53 ms a step more, half of it in 2 of 240 steps: perhaps chance`."""
     where = f"half of it in {doubt.steps} of {plural(doubt.of_steps, 'step')}"
     who = ranks_text(ledger, (doubt.rank,))
-    return f"{who} costs {ms(doubt.costs)} a step more than {than_whom(ledger)}, {where}: that may be chance"
+    return f"{who} costs {ms(doubt.costs)} a step more, {where}: perhaps chance"
 
 
 def than_whom(ledger: Ledger, peers: int = 0, *, singular: bool = True) -> str:
@@ -184,10 +183,15 @@ def _late(verdict: Straggler, ledger: Ledger) -> str:
     if verdict.kind == ROTATING:
         names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
         who = f"{'nodes' if verdict.node else 'ranks'}{f' {names}' if names else ''}"
-        longer = f"{_phases(verdict, ledger, singular=True)} than {than_whom(ledger, verdict.peers)}"
+        first, *further = _phases(verdict, ledger, singular=True)
+        longer = f"{first} than {than_whom(ledger, verdict.peers)}{_also(further, singular=True)}"
         return capitalized(f"{who} take turns{_course(verdict.shape)}. {capitalized(in_share)} one of them {longer}")
     who, singular = _who(verdict, ledger)
-    longer = f"{_phases(verdict, ledger, singular=singular)} than {than_whom(ledger, verdict.peers, singular=singular)}"
+    first, *further = _phases(verdict, ledger, singular=singular)
+    longer, also = (
+        f"{first} than {than_whom(ledger, verdict.peers, singular=singular)}",
+        _also(further, singular=singular),
+    )
     is_mean = (
         verdict.kind != TRANSIENT and verdict.share < NEARLY_EVERY and getattr(verdict.shape, "step", None) is None
     )
@@ -195,9 +199,14 @@ def _late(verdict: Straggler, ledger: Ledger) -> str:
     when = _steps(verdict, ledger) if is_seldom else f"{in_share}{_in_runs(verdict, ledger)}"
     course = f"{_course(verdict.shape)}{_at_meeting(verdict)}"
     if when == in_share and not is_mean and not course:
-        return capitalized(f"{who} {longer} {when}")
+        return capitalized(f"{who} {longer} {when}{also}")
     average = " on average" if is_mean else ""
-    return capitalized(f"{who} {longer}{average}. {'It is' if singular else 'They are'} late {when}{course}")
+    return capitalized(f"{who} {longer}{average}{also}. {'It is' if singular else 'They are'} late {when}{course}")
+
+
+def _also(further: Sequence[str], *, singular: bool) -> str:
+    """`. It also takes 0.97 ms longer after the reduction`; empty where there is nothing further."""
+    return f". {'It' if singular else 'They'} also {' and '.join(further)}" if further else ""
 
 
 def _at_meeting(verdict: Straggler) -> str:
@@ -211,11 +220,11 @@ def _at_meeting(verdict: Straggler) -> str:
     return f", {'' if lost >= NEARLY_ALL * verdict.arrival_skew else f'by {ms(lost)} '}before {name}"
 
 
-def _phases(verdict: Straggler, ledger: Ledger, *, singular: bool) -> str:
+def _phases(verdict: Straggler, ledger: Ledger, *, singular: bool) -> list[str]:
     """What it does longer, the largest part of the arrival skew first; where that is not known, how late it comes."""
     parts = [(_phrase(cause, verdict, ledger), verdict.cause[cause]) for cause in _named_causes(verdict)]
     parts = parts or [(ARRIVES, verdict.arrival_skew)]
-    return " and ".join((what.singular if singular else what.several).format(ms(value)) for what, value in parts)
+    return [(what.singular if singular else what.several).format(ms(value)) for what, value in parts]
 
 
 def _named_causes(verdict: Straggler) -> list[str]:
@@ -307,16 +316,16 @@ def _steps(verdict: Straggler, ledger: Ledger) -> str:
 
 
 def chain_text(verdict: Straggler) -> str:
-    """`For it rank 7 waits 8.00 ms in tp, for that one ranks 2, 3 wait 7.50 ms in pp`; empty without a chain."""
+    """`Rank 7 waits 8.00 ms for it in tp. Ranks 2, 3 wait 7.50 ms each for that one in pp`; empty without a chain."""
     parts, whom = [], "it" if len(verdict.ranks) == 1 else "them"
     for link in verdict.chain:
         parts.append(_link_text(link, whom))
         whom = "that one" if len(link.ranks) == 1 else "these"
-    return capitalized(", ".join(parts))
+    return ". ".join(parts)
 
 
 def _link_text(link: ChainLink, whom: str) -> str:
     several = len(link.ranks) > 1
     where = f" in {link.dimension}" if link.dimension else ""
-    waits = f"{'wait' if several else 'waits'} {ms(link.waits)}{' each' if several else ''}{where}"
-    return f"for {whom} {inflect(len(link.ranks), 'rank')} {numbers(link.ranks)} {waits}"
+    waits = f"{'wait' if several else 'waits'} {ms(link.waits)}{' each' if several else ''}"
+    return f"{inflect(len(link.ranks), 'Rank')} {numbers(link.ranks)} {waits} for {whom}{where}"

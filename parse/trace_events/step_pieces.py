@@ -86,15 +86,7 @@ PIECE_STAMPS = 1_000_000
 """Time stamps that are read at a time: what bounds the memory."""
 
 
-@dataclass(frozen=True)
-class StepWindow:
-    """Steps `first` to `stop` − 1."""
-
-    first: int
-    stop: int
-
-
-def window_of(trace: Trace, requested: tuple[int, int] | None) -> StepWindow:
+def window_of(trace: Trace, requested: tuple[int, int] | None) -> range:
     """The steps to draw, of those that any rank completed; `requested` are the first and the last one.
 
     Raises TraceError where there are none.
@@ -107,7 +99,7 @@ def window_of(trace: Trace, requested: tuple[int, int] | None) -> StepWindow:
     first, last = requested or (0, completed - 1)
     if first >= completed:
         raise TraceError(f"steps {first} to {last} were requested; it has steps 0 to {completed - 1}")
-    return StepWindow(first, min(last + 1, completed))
+    return range(first, min(last + 1, completed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +136,7 @@ class StepReader:
     compared.
     """
 
-    def __init__(self, trace: Trace, window: StepWindow, earliest_ns: int | None) -> None:
+    def __init__(self, trace: Trace, window: range, earliest_ns: int | None) -> None:
         self.trace, self.window = trace, window
         self.kinds = meeting_kinds(trace) if len(trace.stamps) > 1 else NO_MEETINGS
         self.borders, self.merged = known_borders(trace, {})
@@ -167,7 +159,7 @@ class StepReader:
         calls = len(self.kinds) if self.calls is None else 2 * self.calls.meeting.shape[1]
         per_step = len(self.trace.stamps) * (len(STAMPS) + len(MEETING_STAMPS) * calls)
         length = max(1, PIECE_STAMPS // max(1, per_step))
-        for first in range(self.window.first, self.window.stop, length):
+        for first in range(self.window.start, self.window.stop, length):
             yield first, min(first + length, self.window.stop)
 
     def _first_begin_ns(self) -> int:
@@ -175,7 +167,7 @@ class StepReader:
             begins = self.trace.globally(np.ascontiguousarray(self.trace.stamps[:, first:stop]))[..., BEGIN]
             if (recorded := begins[begins != ABSENT]).size:
                 return int(recorded.min())
-        raise TraceError(f"none of the steps {self.window.first} to {self.window.stop - 1} has a beginning")
+        raise TraceError(f"none of the steps {self.window.start} to {self.window.stop - 1} has a beginning")
 
     def on_axis(self, local_ns: Ints) -> Ints:
         """Moments of the ranks' own clocks on the file's axis, ns; absent stays so."""

@@ -30,7 +30,6 @@ from parse.trace_events.step_pieces import (
     Piece,
     StepReader,
     StepSlice,
-    StepWindow,
     phases_of_step,
     window_of,
 )
@@ -67,7 +66,7 @@ class RunTracks:
     """The tracks of a run in a file."""
 
     def __init__(
-        self, file: EventFile, trace: Trace, window: StepWindow, prefix: str, earliest_ns: int | None = None
+        self, file: EventFile, trace: Trace, window: range, prefix: str, earliest_ns: int | None = None
     ) -> None:
         """`prefix` begins the name of each process, so that runs differ. `earliest_ns` of the global clock is
         when something else begins that is drawn beside the run.
@@ -270,7 +269,7 @@ class RunTracks:
 
     def _blocks(self) -> Iterator[tuple[int, int, str]]:
         for first, stop in self.blocks:
-            begin, last = max(first, self.window.first), min(stop, self.window.stop) - 1
+            begin, last = max(first, self.window.start), min(stop, self.window.stop) - 1
             if begin > last:
                 continue
             edges = [np.ascontiguousarray(self.trace.stamps[:, step : step + 1]) for step in (begin, last)]
@@ -294,7 +293,7 @@ class RunTracks:
         about = {
             "outcome": str(trace.outcome), "nodes": len(self.node_processes), "ranks": len(self.rank_tracks),
             "backend": trace.run.backend, "workload": without_folder(trace.run.workload), "timing": trace.run.timing,
-            "first_step": self.window.first, "steps": figures.steps, "steps_compared": figures.compared,
+            "first_step": self.window.start, "steps": figures.steps, "steps_compared": figures.compared,
             "steps_with_a_proven_last_rank": figures.provable,
             "steps_without_provable_order": figures.without_order if len(self.rank_tracks) > 1 else 0,
             "widest_clock_bound_at_a_synchronisation_us": max(bounds, default=0.0) / 1000,

@@ -96,34 +96,27 @@ def t_test(values: Floats, others: Floats) -> float:
 
 
 def changes(
-    values: Sequence[float],
-    min_magnitude: float = 0.0,
-    *,
-    max_p_value: float = MAX_P_VALUE,
-    window: int = WINDOW,
-    test: TestOfMeans = t_test,
-    temporary: bool = True,
+    values: Sequence[float], min_magnitude: float = 0.0, *, test: TestOfMeans = t_test, temporary: bool = True
 ) -> tuple[LevelChange, ...]:
-    """The changes of level of positive values [n], ascending. Each has a p-value below `max_p_value` and a magnitude
+    """The changes of level of positive values [n], ascending. Each has a p-value below MAX_P_VALUE and a magnitude
     above `min_magnitude`. Without `temporary` the method is Otava's."""
     series = np.asarray(values, np.float64)
-    positions = weak_changes(series, max_p_value, window, test, temporary=temporary)
-    return _merged(series, positions, max_p_value, min_magnitude, test)
+    return _merged(series, weak_changes(series, test, temporary=temporary), min_magnitude, test)
 
 
-def weak_changes(series: Floats, max_p_value: float, window: int, test: TestOfMeans, *, temporary: bool) -> list[int]:
+def weak_changes(series: Floats, test: TestOfMeans, *, temporary: bool) -> list[int]:
     """The positions of the weak changes of all windows, before they are merged. A window begins half a window after the
     one before it, or at that window's last change, where this is later."""
     positions: set[int] = set()
     start = 0
     while start < len(series):
-        divided = [start + at for at in _divided(series[start : start + window], max_p_value, test, temporary)]
+        divided = [start + at for at in _divided(series[start : start + WINDOW], test, temporary)]
         positions.update(divided)
-        start = max([start + window // 2, *divided[-1:]])
+        start = max([start + WINDOW // 2, *divided[-1:]])
     return sorted(positions)
 
 
-def _divided(series: Floats, max_p_value: float, test: TestOfMeans, temporary: bool) -> list[int]:
+def _divided(series: Floats, test: TestOfMeans, temporary: bool) -> list[int]:
     """Divides where the divergence is largest, as long as both sides of that position differ."""
     positions: list[int] = []
     while True:
@@ -137,9 +130,9 @@ def _divided(series: Floats, max_p_value: float, test: TestOfMeans, temporary: b
         before, after = series[start : start + at], series[start + at : stop]
         level = series[start + at : start + end]
         is_temporary = (
-            temporary and min(len(before), len(level)) >= MIN_LEVEL and test(before, level) <= max_p_value / STRICT
+            temporary and min(len(before), len(level)) >= MIN_LEVEL and test(before, level) <= MAX_P_VALUE / STRICT
         )
-        if not is_temporary and test(before, after) > WEAK * max_p_value:
+        if not is_temporary and test(before, after) > WEAK * MAX_P_VALUE:
             return positions
         positions = sorted([*positions, start + at])
 
@@ -164,9 +157,7 @@ def most_divergent(series: Floats) -> tuple[float, int, int]:
     return float(divergence.flat[best]), best // (count - 1) + 1, best % (count - 1) + 2
 
 
-def _merged(
-    series: Floats, positions: list[int], max_p_value: float, min_magnitude: float, test: TestOfMeans
-) -> tuple[LevelChange, ...]:
+def _merged(series: Floats, positions: list[int], min_magnitude: float, test: TestOfMeans) -> tuple[LevelChange, ...]:
     """Removes the weakest change, by p-value and then by magnitude, until all are significant and large enough."""
     while True:
         edges = [0, *positions, len(series)]
@@ -178,7 +169,7 @@ def _merged(
         if not remaining:
             return ()
         weakest = max(remaining, key=lambda change: change.p_value)
-        if weakest.p_value < max_p_value:
+        if weakest.p_value < MAX_P_VALUE:
             weakest = min(remaining, key=lambda change: change.magnitude)
             if weakest.magnitude > min_magnitude:
                 return tuple(remaining)

@@ -96,7 +96,7 @@ def test_training_in_every_precision_timestamps_steps_by_device_events(
     tmp_path: Path, backend: str, precision: str
 ) -> None:
     if (backend, precision) == ("torch-fsdp", "amp-fp16"):
-        pytest.skip("torch-fsdp refuses amp-fp16, on CPUs as on GPUs: tests/mpi/test_torch_fsdp.py")
+        pytest.skip("torch-fsdp refuses amp-fp16, on CPUs as on GPUs: tests/unit/test_refusals.py")
     trace = traced(tmp_path, backend=backend, precision=precision)
     facts = trace.environment["backend"]
     assert facts["transport"] == "nccl"

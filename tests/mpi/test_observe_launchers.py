@@ -72,7 +72,7 @@ def test_torchruns_ranks_are_measured(tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     (ledger,) = json.loads(shown.stdout)["ledgers"]
     assert ledger["verdict"]
-    assert any("by torch's own record a step of rank 0 calls " in remark for remark in ledger["remarks"])
+    assert any("a step of rank 0 by torch's record: " in remark for remark in ledger["remarks"])
 
 
 @pytest.mark.all

@@ -150,13 +150,9 @@ def test_memory_that_is_not_there_ends_with_a_note(attempt: Callable[..., Attemp
     collect(ended.traces, ended.stem)
 
 
-def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks) -> None:
-    refused = [
-        ({"precision": "amp-fp16"}, "InvalidRun", "Paddle has no automatic mixed precision on CPUs"),
-        ({"precision": "tf32"}, "InvalidRun", "Ampere"),
-        ({"gpus_per_node": 1}, "InvalidRun", "Install a CUDA build of Paddle"),
-    ]
-    assert_refused(ranks, [({"backend": "paddle-fleet", **fields}, kind, text) for fields, kind, text in refused])
+def test_a_build_without_gpus_is_refused_on_them(ranks: Ranks) -> None:
+    on_a_gpu = {"backend": "paddle-fleet", "gpus_per_node": 1}
+    assert_refused(ranks, [(on_a_gpu, "InvalidRun", "Install a CUDA build of Paddle")])
 
 
 def test_a_taken_address_is_a_failed_launch_that_names_it(ranks: Ranks, tmp_path: Path) -> None:

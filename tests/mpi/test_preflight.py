@@ -194,7 +194,7 @@ def test_a_load_that_the_site_forbids_ends_the_run_on_all_ranks(attempt: Callabl
     (note, *_) = made.notes()
     assert note.outcome is Outcome.INVALID
     assert note.message.startswith("load: ")
-    assert "processes of others keep" in note.message
+    assert "other processes keep" in note.message
     assert "exclusive = true in the site" in note.message
     assert not list(made.traces.glob("*.h5"))
     collect(made.traces, made.stem)

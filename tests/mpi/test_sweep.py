@@ -74,7 +74,7 @@ def test_a_missing_framework_is_launch_fail_in_its_rows(tmp_path: Path) -> None:
     assert f"backend torch-ddp cannot run: {reason}\n" in before
     assert "2 ok, 2 launch_fail" in after and reason in after
 
-    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--warnings").stdout
+    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--verbose").stdout
     assert re.findall(r"^(\dn1g) .*torch-ddp +0/1 +- ", summary, re.MULTILINE) == ["1n1g", "2n1g"]
     assert summary.count(reason) == 2
 
@@ -208,7 +208,7 @@ class Dies(Line):
     assert {(note["exception"], note["message"], note["step"]) for note in notes} == {
         ("ValueError", "the seventh step", 5)
     }
-    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--warnings")
+    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--verbose")
     assert "the seventh step" in summary.stdout
     assert "rank_fail" in summary.stdout
 

@@ -85,7 +85,6 @@ def test_autocast_computes_in_bf16_and_reduces_in_fp32(ranks: Ranks) -> None:
 
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"options": {"channels_last": "on"}}, "channels_last=on was requested; FSDP2 shards contiguous parameters"),
     (
         {"workload": "arcface", "options": {"image_size": "32", "classes": "8"}},
         "the workload has local_parameters, .*take torch-ddp, or for arcface head=replicated",

@@ -10,7 +10,8 @@ from typing import Any
 from hpc.measure.clock import ClockError
 from hpc.measure.connections import ConnectionLost, Connections
 from hpc.measure.world import LaunchError
-from hpc.run.rendezvous import Launch, join
+from hpc.run.rendezvous import join
+from hpc.system.job_facts import Launch
 
 LIMIT_S = 600.0
 

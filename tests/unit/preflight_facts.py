@@ -19,7 +19,7 @@ RUN = RunSpec(
 )  # fmt: skip
 LAUNCHED = Launched(size=4, variables={"SLURM_NTASKS": "4"}, library="Open MPI 5")
 NODE = NodeFacts(
-    load_average=(0.3, 0.2, 0.1), busy_cores=0.05, busiest=("sshd (pid 7) 0.05",), memory_bytes=64 * GIB,
+    busy_cores=0.05, busiest=("sshd (pid 7) 0.05",), memory_bytes=64 * GIB,
     memory_free_bytes=60 * GIB, gpus=2,
 )  # fmt: skip
 TRANSPORTS = Transports(peers={"NET/IB/GDRDMA": (2,), "P2P/CUMEM": (1,)}, network="IB")

@@ -97,7 +97,7 @@ def test_two_runs_whose_steps_scatter_little_are_no_repeats(other: float, drift:
     steps = [1 + drift * (step > 60) for step in range(100)]
     results = judged(read(repeat=1, step_s=steps), read(repeat=2, speed=other, step_s=steps))
     texts = [alarm.text for alarm in results[0].alarms if alarm.name == "two_groups"]
-    expected = "run 1 (100.00) and run 2 (125.00) are 25.0% apart: more than chance differs between them"
+    expected = "run 1 (100.00) and run 2 (125.00) are 25.0% apart: not by chance alone"
     assert texts == [expected] * raised
     assert figures(scaled(g1=[100.0, 125.0]), "two_groups") == []
 
@@ -158,7 +158,7 @@ def test_windows_of_logs_that_slow_down(attempts, alarms):
 def test_time_stamps_too_coarse_for_the_window():
     (alarm,) = judged(read(clock_share=0.034), read(repeat=2, clock_share=0.02))[0].alarms
     assert (alarm.name, alarm.figures) == ("loose_clocks", {"share": 0.034, "run": 1, "source": "log"})
-    assert alarm.text == "run 1: coarse time stamps leave 3.4% of the speed open: --window all or more steps help"
+    assert alarm.text == "run 1: coarse times of its log leave 3.4% of the speed open: --window all or more steps help"
     assert figures(judged(read(clock_share=0.009)), "loose_clocks") == []
 
 

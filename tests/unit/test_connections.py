@@ -32,6 +32,7 @@ from hpc.measure.connections import (
     union,
 )
 from hpc.measure.world import LaunchError, world_of
+from hpc.model.typed import read_fields
 from hpc.node_agent.agent import start_agent
 from hpc.preflight.types import Gpu, ImagesSeen, NodeFacts, RankFacts, Transports
 from hpc.run import rendezvous
@@ -406,15 +407,15 @@ def test_mpi_connects_where_it_can_and_one_rank_never_stands_for_several(
 
 
 def test_facts_of_ranks_travel_as_json() -> None:
-    node = NodeFacts(load_average=(0.1, 0.2, 0.3), busy_cores=None, busiest=("a",), memory_bytes=1, memory_free_bytes=0,
+    node = NodeFacts(busy_cores=None, busiest=("a",), memory_bytes=1, memory_free_bytes=0,
                      gpus=None, unread={"busy_cores": "hidden"})  # fmt: skip
     gpu = Gpu(uuid="u", name="n", driver="d", memory_bytes=1, used_bytes=0, near_cores=(1, 2), processes=("p",))
     images = ImagesSeen(images=3, evaluation=ImagesSeen(problem="none"))
     facts = RankFacts(rank=0, node=0, hostname="h", cores=(0, 1), about_node=node, in_sight=("u",), gpus=(gpu,),
                       images=images, software={"torch": "2"}, transports=Transports(peers={"ib": (1, 2)}))  # fmt: skip
-    assert RankFacts.from_json(json.loads(json.dumps(asdict(facts)))) == facts
+    assert RankFacts(**read_fields(RankFacts, json.loads(json.dumps(asdict(facts))))) == facts
     few = RankFacts(rank=1, node=0, hostname="h", cores=(0,))
-    assert RankFacts.from_json(json.loads(json.dumps(asdict(few)))) == few
+    assert RankFacts(**read_fields(RankFacts, json.loads(json.dumps(asdict(few))))) == few
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_stamps_resolved_later_by_a_device_are_copied_later(rank: Journal, parti
     copy.look()
     assert copied(partial).steps_completed == 2
     assert set(copied(partial).stamps) == {ABSENT}
-    for row in (0, WIDTH):  # as DeviceTimer.resolve stores them: inner and last ones of all rows first
+    for row in (0, WIDTH):  # as a timer on a device stores them: inner and last ones of all rows first
         rank.stamps[row + BATCH_READY], rank.stamps[row + END] = 7, 8
     rank.stamps[BEGIN] = 6
     copy.look()

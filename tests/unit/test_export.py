@@ -115,6 +115,7 @@ def test_mlflow_has_a_run_for_each_point_and_the_page(sweep: Path, page: dict[st
     large = points["2n2g"].data
     assert large.metrics["ledger/wait_ms"] == waits(page) and large.params["backend"] == "torch-ddp"
     assert large.metrics["finding/straggler_ms"] == straggler(page)[0]
+    assert parent.data.tags["mlflow.note.content"].startswith("* torch-ddp resnet50: 2n2g runs ")
     files = Path(client.download_artifacts(parent.info.run_id, ""))
     assert json.loads((files / "summary.json").read_text())["results"] == page["results"]
     assert straggler(page)[1] in (files / "findings.txt").read_text()
@@ -241,9 +242,9 @@ def test_tokens_have_the_same_figures(tmp_path: Path) -> None:
 
 
 def test_findings_for_others_name_no_path_of_the_machine_and_no_process() -> None:
-    alarm = {"text": "load: processes of others keep 1.06 cores busy (make (pid 19841) 0.94), /home/u/run.h5"}
+    alarm = {"text": "load: other processes keep 1.06 cores busy (make (pid 19841) 0.94), /home/u/run.h5"}
     point = PointContent(name="1n1g", setting="", result={"alarms": [alarm]}, ledger=None)
-    assert point.findings == ["load: processes of others keep 1.06 cores busy (another process 0.94), run.h5"]
+    assert point.findings == ["load: other processes keep 1.06 cores busy, run.h5"]
 
 
 @pytest.mark.parametrize(
@@ -268,3 +269,39 @@ def test_where_one_file_cannot_be_written_none_is_left(
     assert export([str(sweep), "--to", to, "--out", str(tmp_path / "a")]) == 1
     assert capsys.readouterr() == ("", f"{written[2]}: {os.strerror(errno.ENOSPC)}\n")
     assert [*(tmp_path / "a").iterdir()] == []
+
+
+def fail(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("to", "written"),
+    [("tensorboard", "tensorboardX.record_writer.RecordWriter.write"), ("mlflow", "mlflow.MlflowClient.log_metric")],
+)
+def test_what_was_half_exported_is_exported_again(
+    sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str, written: str
+) -> None:
+    """After a disk that was full: half of it is not taken for the whole."""
+    out = tmp_path / "out"
+    import_module(written.split(".", maxsplit=1)[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(written, fail)
+        assert export([str(sweep), "--to", to, "--out", str(out)]) == 1
+    assert capsys.readouterr() == ("", f"{out}: {os.strerror(errno.ENOSPC)}\n")
+    put_there(sweep, to, out)
+    assert export([str(sweep), "--to", to, "--out", str(out)]) == 1
+    assert "already" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_half_a_run_of_wandb_is_removed(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from parse.export import wandb as target
+
+    def half(_: Any, __: Any, run_id: str, folder: Path, ___: Any) -> None:
+        (folder / f"offline-run-20261130_120000-{run_id}").mkdir()
+        fail()
+
+    monkeypatch.setattr(target, "_fill", half)
+    assert export([str(sweep), "--to", "wandb", "--out", str(tmp_path / "wandb")]) == 1
+    assert [*(tmp_path / "wandb").glob("offline-run-*")] == []

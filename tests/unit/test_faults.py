@@ -121,7 +121,7 @@ def test_a_fault_in_one_trace_loses_that_run(
     )
     line = FAULT.format(run)
     for command, status, arguments in (
-        (summarize, 1, ["traces", "--warnings"]), (report, 1, ["traces", "--out", "r.html"]),
+        (summarize, 1, ["traces", "--verbose"]), (report, 1, ["traces", "--out", "r.html"]),
         (compare, 1, ["traces", "after"]), (compare, 2, ["traces", "after", "--threshold", "90%"]),
         (history, 2, ["traces", "after"]), (forecast, 1, ["traces", "--nodes", "2"]),
     ):  # fmt: skip
@@ -147,7 +147,7 @@ def test_a_fault_in_one_log_or_record_loses_that_file(tmp_path: Path, monkeypatc
     record = tmp_path / "x_r1.1.exit.json"
     record.write_text("{}")
     monkeypatch.setattr(
-        parse.runs.load_logs, "benchmarks_in", failing_once(parse.runs.load_logs.benchmarks_in, "b.log")
+        parse.runs.load_logs, "_benchmarks_in", failing_once(parse.runs.load_logs._benchmarks_in, "b.log")
     )
     monkeypatch.setattr(parse.runs.load, "read_exit_record", failing)
     refusals = load([tmp_path]).refusals
@@ -162,7 +162,7 @@ def test_a_fault_in_the_ledger_loses_one_run_or_one_point(
     run = next(Path("traces").glob("1n2g*_r2.1.h5"))
     with monkeypatch.context() as patch:
         patch.setattr(point, "step_breakdown", failing_once(point.step_breakdown, run.stem[:-2]))
-        assert summarize.main(["traces", "--ledger", "--warnings"]) == 1
+        assert summarize.main(["traces", "--ledger", "--verbose"]) == 1
         printed = " ".join(capsys.readouterr().out.split())
         assert FAULT.format(run) in printed
     judged, calls = point.point_terms, []

@@ -89,7 +89,7 @@ def test_a_collection_that_explains_the_delay_is_its_cause(tmp_path: Path, kind:
     symptom = symptoms_of(ledger)[0]
     assert (symptom.quantity, symptom.value, symptom.usual) == (Cause.GARBAGE, pytest.approx(ms), 0.0)
     often = f"{len(each)} times in 100 steps (others 0): 100 % of its delay."
-    assert f"In these steps Python collects its garbage for {ms:.0f} ms, {often}" in sentence(ledger, "2n2g")
+    assert f"In these steps Python collects garbage for {ms:.0f} ms, {often}" in sentence(ledger, "2n2g")
     assert any("collects its garbage" in remark for remark in ledger.remarks)
 
 

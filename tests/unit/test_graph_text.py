@@ -35,15 +35,15 @@ def test_a_straggler_is_compared_with_its_peers():
 
 
 def test_who_waits_for_it_and_for_whom_these_make_wait():
-    chain = "For it rank 7 waits 8.00 ms in tp, for that one ranks 2, 3 wait 7.50 ms each in pp, for these ranks 0, 1 "
-    assert f"{chain}wait 4.00 ms each in dp." in whole_text(grouped())
+    chain = "Rank 7 waits 8.00 ms for it in tp. Ranks 2, 3 wait 7.50 ms each for that one in pp. Ranks 0, 1 wait "
+    assert f"{chain}4.00 ms each for these in dp." in whole_text(grouped())
     verdict = dataclasses.replace(
         grouped().verdict, ranks=(5, 6), chain=(ChainLink(ranks=(0,), dimension="", waits=2.0),)
     )
-    assert "For them rank 0 waits 2.00 ms." in whole_text(grouped(finding_of(verdict)))
+    assert "Rank 0 waits 2.00 ms for them." in whole_text(grouped(finding_of(verdict)))
     further = dataclasses.replace(grouped().verdict, ranks=(2,), chain=verdict.chain)
     both = whole_text(grouped(finding_of(verdict), finding_of(further)))
-    assert both.index("For it rank 0 waits 2.00 ms.") > both.index("Rank 2 (n0) computes")
+    assert both.index("Rank 0 waits 2.00 ms for it.") > both.index("Rank 2 (n0) computes")
 
 
 STAGES = StageImbalance(
@@ -72,12 +72,12 @@ UNEVEN = (
         (finding_of(of_layers(4)), [UNEVEN, "To do: move a layer to another stage."]),
         (
             finding_of(of_layers(3)),
-            [UNEVEN, "To do: cut the work of stage 1 inside a layer: a stage that gets one of its 3 layers takes as "
-             "long."],
+            [UNEVEN, "To do: cut the work of stage 1 inside a layer: moving one of its 3 layers gains "
+             "nothing."],
         ),
         (
             finding_of(of_layers(1)),
-            [UNEVEN, "To do: cut the work of stage 1 inside a layer: a stage that gets its only one takes as long."],
+            [UNEVEN, "To do: cut the work of stage 1 inside a layer: moving its only layer gains nothing."],
         ),
         (
             finding_of(dataclasses.replace(STAGES, microbatches=4)),
@@ -91,8 +91,8 @@ UNEVEN = (
         ),
         (
             Finding(what=Bubble(waits=6.0, of_schedule=4.5)),
-            ["Ranks wait 6.00 ms a step for messages of the pipeline. 4.50 ms of that come from the schedule, however "
-             "even the stages are.", "To do: more micro-batches, or a schedule that interleaves."],
+            ["Ranks wait 6.00 ms a step for messages of the pipeline. 4.50 ms of that come from the schedule, even "
+             "with equal stages.", "To do: more micro-batches, or a schedule that interleaves."],
         ),
         (
             finding_of(UnevenExperts(ranks=(1, 5), work=12.0, mean=8.0, bytes=0, mean_bytes=0, costs=2.0)),
@@ -101,18 +101,18 @@ UNEVEN = (
         ),
         (
             finding_of(UnevenExperts(ranks=(1,), work=12.0, mean=8.0, bytes=3e6, mean_bytes=2e6, costs=2.0)),
-            ["The experts of rank 1 get 1.50 times the mean tokens (3.00 MB of an all-to-all, the mean 2.00 MB). "
+            ["The experts of rank 1 get 1.50 × the mean tokens (3.00 MB an all-to-all, mean 2.00 MB). "
              "They take 12.0 ms a step behind all-to-alls (mean 8.00 ms). Uneven experts cost 2.00 ms a step.",
              "To do: balance the tokens of experts, by an auxiliary loss or a capacity."],
         ),
         (
             finding_of(LINK),
-            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.1 ms. 1 message a "
+            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, others 0.1 ms. 1 message a "
              "step cost 4.00 ms."],
         ),
         (
             finding_of(dataclasses.replace(LINK, further=1)),
-            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.1 ms. With 1 further "
+            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, others 0.1 ms. With 1 further "
              "slow link they cost 4.00 ms a step."],
         ),
     ],

@@ -118,7 +118,7 @@ def test_a_batch_comes_from_seed_epoch_and_image_alone(tmp_path: Path) -> None:
     listing = list_images(str(tmp_path))
 
     def load(seed: int, *keys: tuple[int, int]) -> list[bytes]:
-        batch = ImageBatches(listing, 16, seed, lambda images: images).load(keys)
+        batch = ImageBatches(listing, 16, seed, lambda *batch: batch).load(keys)
         assert batch.labels.tolist() == [0] * len(keys) and batch.skipped == ()
         return [image.tobytes() for image in batch.images]
 
@@ -129,7 +129,7 @@ def test_a_batch_comes_from_seed_epoch_and_image_alone(tmp_path: Path) -> None:
 
 def test_a_batch_without_any_image_is_empty_and_names_its_files(tmp_path: Path) -> None:
     listing = list_images(str(put(tmp_path, "train/a/broken.jpg")))
-    batch = ImageBatches(listing, 16, 0, lambda images: images).load([(0, 0)])
+    batch = ImageBatches(listing, 16, 0, lambda *batch: batch).load([(0, 0)])
     assert batch.images.shape == (0, 16, 16, 3) and len(batch.labels) == 0
     assert [name for name, _ in batch.skipped] == ["a/broken.jpg"]
 
@@ -153,7 +153,7 @@ def test_without_augmentation_an_image_is_that_of_evaluation_in_every_epoch(tmp_
     path = tmp_path / "train" / "a" / "0.jpg"
     path.parent.mkdir(parents=True)
     path.write_bytes(photograph())
-    batches = ImageBatches(list_images(str(tmp_path)), 16, 0, lambda images: images, augmented=False)
+    batches = ImageBatches(list_images(str(tmp_path)), 16, 0, lambda *batch: batch, augmented=False)
     first, later = (batches.load([(epoch, 0)]).images[0] for epoch in (0, 7))
     assert np.array_equal(first, later) and np.array_equal(first, centre(decode(photograph()), 16))
 

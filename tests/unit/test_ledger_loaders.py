@@ -165,7 +165,7 @@ def test_a_run_without_samples_has_a_ledger_and_no_speed(tmp_path: Path, capsys:
         run = run_of(nodes=nodes, backend=SCRIPT, workload="train.py", precision="unknown", batch_size=0)
         trace = trace_of(run, noise=0.05, data=on(LATE, ms=20))
         put(tmp_path, dataclasses.replace(trace, samples=np.zeros_like(trace.samples)))
-    assert main([str(tmp_path), "--ledger", "--warnings"]) == 0
+    assert main([str(tmp_path), "--ledger", "--verbose"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "--batch-size N states how many a rank's step takes" in out
     assert "Rank 1 (n0) takes 20" in out and "instead of" not in out

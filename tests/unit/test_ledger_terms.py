@@ -160,7 +160,7 @@ def test_steps_that_lack_a_stamp_are_in_no_term_and_cost_nothing_of_the_rest(sta
     point = point_terms([breakdown, breakdown], [], 1.0)
     assert point.names == TERMS and [each.unsplit and each.unsplit.steps for each in point.merged] == [2 * its.steps]
     end = {GRADS_READY: "the backward", REDUCED: "the reduction", BATCH_READY: "data"}[stamp]
-    few = f"{2 * its.steps} of 80 steps lack the end of {end} and are in no term: they take {ms(its.mean)}, the others"
+    few = f"{2 * its.steps} of 80 steps are in no term: they lack the end of {end}. They take {ms(its.mean)}, others"
     assert merged_text(point.merged).startswith(few)
     result = verdict(breakdown)
     assert (result.kind, result.ranks) == (PERSISTENT, (2,))

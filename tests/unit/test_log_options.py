@@ -43,7 +43,7 @@ def test_an_option_of_logs_acts_on_a_log_beside_traces(folder: Path, capsys: pyt
 
 def test_an_option_acts_on_a_log_of_unknown_devices(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made.put(folder.parent / "logs", "a.log", made.paddle(made.steps(5600, 16 * 128), batch=16 * 128))
-    out = printed(capsys, folder, folder.parent / "logs", "--warnings", "--warmup", "10")
+    out = printed(capsys, folder, folder.parent / "logs", "--verbose", "--warmup", "10")
     assert "neither the log nor its names say the batch size and the devices" in " ".join(out.split())
 
 

@@ -78,10 +78,10 @@ def summary(request):
     return SUMMARIES[request.param]()
 
 
-@pytest.mark.parametrize("all_warnings", [False, True])
+@pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_no_line_is_wider_than_the_page(summary, width, all_warnings):
-    written = text(summary, Page(width=width, all_warnings=all_warnings, verbose=all_warnings))
+def test_no_line_is_wider_than_the_page(summary, width, verbose):
+    written = text(summary, Page(width=width, verbose=verbose))
     assert [line for line in written.splitlines() if cell_len(line) > width] == []
 
 
@@ -135,7 +135,7 @@ def test_wrapping_loses_nothing_and_fits(line, width):
 def test_equal_warnings_of_several_points_are_one_line_with_their_number():
     notices = [Notice(labels=(f"{n}n1g",), text="no network") for n in (1, 2, 4)] + [Notice(labels=("1n1g",), text="x")]
     assert notice_lines(notices, Page(width=80)) == (["3 points (1n1g, 2n1g, 4n1g): no network", "1n1g: x"], 0)
-    assert len(notice_lines(notices, Page(width=80, all_warnings=True))[0]) == 4
+    assert len(notice_lines(notices, Page(width=80, verbose=True))[0]) == 4
     assert [len(notice.labels) for notice in merged(notices)] == [3, 1]
 
 
@@ -146,7 +146,7 @@ def test_a_long_warning_is_one_line_and_the_last_line_says_how_to_get_it_whole()
     (line,) = [line for line in lines if line.startswith("2n1g: run 1: oom (no memory")]
     assert line.endswith("…") and cell_len(line) <= PIPE_WIDTH
     assert lines[-1] == "--verbose adds settings, columns, 1 warning in full"
-    whole = text(summary, Page(all_warnings=True))
+    whole = text(summary, Page(verbose=True))
     assert " ".join(whole.split()).count("no memory left on n1") == 20 and "in full" not in whole
     assert "in full" not in text(Summary(results=judged([make_trace()], repeats(make_run(), 2))))
 

@@ -153,7 +153,7 @@ def test_warnings_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pyte
     summary = summary_of(tmp_path)
     assert "further remark" not in words_of(content(summary))
     monkeypatch.setattr(paper, "MAX_REMARKS", 1)
-    assert "further remarks: rankwise summarize --warnings has them." in words_of(content(summary))
+    assert "further remarks: rankwise summarize --verbose has them." in words_of(content(summary))
 
 
 # The command

@@ -62,7 +62,7 @@ FIRES: list[tuple[str, dict[int, dict[str, Any]], dict[str, Any], str]] = [
     ("cores_near_gpu", {2: {"gpu": {"near_cores": (8, 9)}}}, {}, "rank 2 on node1 may run on 2 of its 2 cores away"),
     ("gpu_idle", {0: {"gpu": {"processes": ("vllm (pid 9) 60.0 GiB",)}}}, {}, "0.5 of 140.0 GiB in use"),
     ("gpu_idle", {0: {"gpu": {"used_bytes": 8 * GIB}}}, {}, "8.0 of 140.0 GiB in use before the start"),
-    ("load", {2: {"about_node": {"busy_cores": 1.5}}}, {}, "node1: processes of others keep 1.50 cores busy"),
+    ("load", {2: {"about_node": {"busy_cores": 1.5}}}, {}, "node1: other processes keep 1.50 cores busy"),
     ("host_memory", {0: {"about_node": {"memory_free_bytes": 6 * GIB}}}, {}, "node0: 6.0 of 64.0 GiB free"),
     ("host_memory", every(about_node={"memory_bytes": 2 * GIB, "memory_free_bytes": GIB // 2}), {}, "for 2 ranks"),
     ("transport", {1: by(NET_Socket=(2,))}, {"expect_transport": "ib"}, "rank 1 on node0 goes by NET/Socket"),

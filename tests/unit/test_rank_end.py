@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +14,16 @@ from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome, RankNote, read_rank_note
 from hpc.model.verdict import Evidence, cause, decide
 from hpc.recovery import folders
-from hpc.run.rank_state import EXIT_STATUS, MAX_NOTES, MAX_SECONDARY_NOTES, RankFailure, ReservedFiles, attempted, fail
+from hpc.run.rank_state import (
+    EXIT_STATUS,
+    MAX_NOTES,
+    MAX_SECONDARY_NOTES,
+    Rank,
+    RankArguments,
+    ReservedFiles,
+    attempted,
+)
+from tests.unit.traces import make_run
 
 STEM = "1n2g_mpi_delay_r1.1"
 
@@ -25,8 +35,12 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TracesFolder:
     return TracesFolder.at_start(tmp_path / "traces", STEM)
 
 
-def failure(traces: TracesFolder, rank: int, error: BaseException, step: int = 6) -> RankFailure:
-    return RankFailure(rank=rank, folder=traces, error=error, step=step, training=True)
+def rank_of(traces: TracesFolder, number: int, step: int = 6) -> Rank:
+    arguments = RankArguments(run=None, attempt=1, traces=traces.path, script=None, simulate_nodes=False)
+    rank = Rank(arguments, make_run())
+    rank.number, rank.folder, rank.training = number, traces, True
+    rank.journal = Mock(steps_completed=step + 1, unmeasured=[0])
+    return rank
 
 
 def notes(traces: TracesFolder) -> list[RankNote]:
@@ -34,8 +48,8 @@ def notes(traces: TracesFolder) -> list[RankNote]:
 
 
 def test_the_cause_is_named_though_a_rank_that_lost_it_was_first(traces: TracesFolder) -> None:
-    failure(traces, 0, ConnectionResetError("Connection reset by peer"), step=5).report()
-    failure(traces, 1, ValueError("my own fault")).report()
+    rank_of(traces, 0, step=5).fail(ConnectionResetError("Connection reset by peer"))
+    rank_of(traces, 1).fail(ValueError("my own fault"))
     assert [(note.rank, note.notes_before) for note in notes(traces)] == [(0, 0), (1, 1)]
     outcome, sentences = decide(Evidence(exit_status=1, trace=False, steps=6, notes=notes(traces)))
     assert outcome is Outcome.RANK_FAIL
@@ -44,18 +58,18 @@ def test_the_cause_is_named_though_a_rank_that_lost_it_was_first(traces: TracesF
 
 def test_the_first_note_counts_among_ranks_that_failed_by_themselves(traces: TracesFolder) -> None:
     """What a library raises on a rank whose peer is gone may read like a failure of its own."""
-    failure(traces, 1, ValueError("the cause")).report()
-    failure(traces, 0, RuntimeError("a collective failed")).report()
+    rank_of(traces, 1).fail(ValueError("the cause"))
+    rank_of(traces, 0).fail(RuntimeError("a collective failed"))
     first = cause(notes(traces))
     assert first is not None and first.rank == 1
 
 
 def test_only_some_of_many_failing_ranks_leave_a_note(traces: TracesFolder) -> None:
     for rank in range(MAX_SECONDARY_NOTES + 3):
-        failure(traces, rank, ConnectionResetError()).report()
+        rank_of(traces, rank).fail(ConnectionResetError())
     assert len(notes(traces)) == MAX_SECONDARY_NOTES
     for rank in range(100, 100 + MAX_NOTES):
-        failure(traces, rank, ValueError("all alike")).report()
+        rank_of(traces, rank).fail(ValueError("all alike"))
     assert len(notes(traces)) == MAX_NOTES
     first = cause(notes(traces))
     assert first is not None and first.rank == 100
@@ -73,7 +87,7 @@ def test_a_note_is_left_when_all_file_descriptors_are_used(traces: TracesFolder)
             while True:
                 files.append(os.open(os.devnull, os.O_RDONLY))
         reserved.release()
-        failure(traces, 1, caught.value).report()
+        rank_of(traces, 1).fail(caught.value)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for file in files:
@@ -83,7 +97,7 @@ def test_a_note_is_left_when_all_file_descriptors_are_used(traces: TracesFolder)
 
 
 def test_an_endless_message_is_cut(traces: TracesFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    failure(traces, 1, ValueError("a tensor of " + "0." * (1 << 22))).report()
+    rank_of(traces, 1).fail(ValueError("a tensor of " + "0." * (1 << 22)))
     (note,) = notes(traces)  # whoever reads notes reads none of more than 4 MiB
     assert note.message.startswith("a tensor of 0.0.")
     assert capsys.readouterr().err.endswith("rank 1: rank_fail after step 6\n")
@@ -96,7 +110,7 @@ def test_the_note_stays_on_the_node_when_the_folder_is_gone(
     traces.path.rename(tmp_path / "away")
     if another:
         traces.path.mkdir()
-    failure(traces, 1, ValueError("no folder")).report()
+    rank_of(traces, 1).fail(ValueError("no folder"))
     assert not list(tmp_path.glob("traces/*"))
     (path,) = (tmp_path / "rankwise-7").glob(f"*/{STEM}.rank1.json")
     assert read_rank_note(path).message == "no folder"
@@ -105,15 +119,10 @@ def test_the_note_stays_on_the_node_when_the_folder_is_gone(
 def test_all_ranks_end_when_the_report_fails(traces: TracesFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
 
-    class Comm:
-        Abort = staticmethod(ended.append)
-
-    def fails(failure: RankFailure) -> None:
-        raise RuntimeError("cannot report")
-
-    monkeypatch.setattr(RankFailure, "report", fails)
-    comm: object = Comm()
-    assert fail(failure(traces, 1, MemoryError()), comm) == EXIT_STATUS[Outcome.OOM]  # type: ignore[arg-type]
+    rank = rank_of(traces, 1)
+    rank.comm = Mock(Abort=ended.append)
+    monkeypatch.setattr(Rank, "report", Mock(side_effect=RuntimeError("cannot report")))
+    assert rank.fail(MemoryError()) == EXIT_STATUS[Outcome.OOM]
     assert ended == [EXIT_STATUS[Outcome.OOM]]
 
 

@@ -10,13 +10,14 @@ import pytest
 
 from hpc import sweep
 from hpc.backends import BACKENDS
-from hpc.backends.refusals import options_of, refuse_invalid
+from hpc.backends.refusals import options_of, refusal, refuse_invalid
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError, Target
 from launch.sweep.expansion import expand
 from launch.sweep.spec import MAX_RUNS, SweepSpec
 from tests.leaves import PACKAGES
 from tests.unit.sweep_command import plan_of
+from tests.unit.traces import make_run
 
 GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64)
 CPUS = Target(site="small", gpus_per_node=0, cpus_per_node=64)
@@ -130,6 +131,23 @@ def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
 def test_runs_that_would_end_as_invalid_are_refused(target: Target, options: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         refuse(target, **options)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"backend": "mpi", "gpus_per_node": 2}, "2 GPUs per node were requested; it runs on CPUs only"),
+        ({"gpus_per_node": 2, "ranks_per_node": 1}, "2 GPUs and 1 ranks per node .* it drives one GPU per rank"),
+        (
+            {"backend": "torch-dp", "gpus_per_node": 2, "ranks_per_node": 2},
+            "it is one rank that drives the GPUs of one node",
+        ),
+        ({"backend": "torch-fsdp", "reduction": "off"}, "it has no no-sync run: every rank holds a shard"),
+    ],
+)
+def test_runs_that_no_plan_makes_are_refused(fields: dict[str, object], message: str) -> None:
+    run = make_run(**{"backend": "torch-ddp", "workload": "resnet50", "gpus_per_node": 0, **fields})
+    assert re.search(message, refusal(run))
 
 
 @pytest.mark.parametrize(

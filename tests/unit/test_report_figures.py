@@ -346,12 +346,14 @@ def test_own_work_is_compared_with_that_of_ranks_that_do_the_same(mesh, model):
     truth = simulated(mesh, model)
     reading = read_groups(truth.trace, 13)
     assert reading is not None
+    beyond_ns, names = reading
+    assert sorted(names) == [*range(mesh.ranks)]
     late, own_ns = mesh.ranks - 2, truth.work_ns.sum(axis=2)
     if mesh.pp == mesh.ranks:  # no rank has a peer
         medians = np.sort(own_ns, axis=1)[:, 6, None]
-        assert abs(reading.beyond_ns - (own_ns - medians)).max() < 100  # clocks are read to ns
+        assert abs(beyond_ns - (own_ns - medians)).max() < 100  # clocks are read to ns
     else:
-        usual = reading.beyond_ns.mean(axis=1)
+        usual = beyond_ns.mean(axis=1)
         assert usual[late] == pytest.approx(8 * MS, abs=MS)
         assert np.delete(usual, late).max() < MS
 

@@ -40,7 +40,7 @@ def test_a_rank_without_a_core_is_in_the_sentence_with_what_it_explains(tmp_path
     text = sentence(ledger, "2n2g")
     share = "78 % of its delay."
     assert f". It is ready to run but not running 6.31 ms a step (others 0.042): {share}" in text
-    assert " To do: see whether a CPU quota, its own threads or another process take its core (check `load`, " in text
+    assert " To do: see what takes its core: a CPU quota, its own threads, another process (check `load`)." in text
 
 
 def test_what_explains_a_small_part_of_the_delay_is_not_its_cause(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.measure.meetings import Meetings
-from hpc.measure.timer import DeviceTimer, HostTimer, StepTimer, host_timer
+from hpc.measure.timer import StepTimer, device_timer, host_timer
 from hpc.model.timestamps import ABSENT
 
 
@@ -25,7 +25,7 @@ def one_step(timer: StepTimer) -> None:
 
 
 def test_steps_begin_where_the_one_before_ended() -> None:
-    timer = HostTimer(3, clock=count(100).__next__)
+    timer = host_timer("phases", 3, clock=count(100).__next__)
     timer.begin(0)
     for _ in range(2):
         one_step(timer)
@@ -39,7 +39,7 @@ def test_steps_begin_where_the_one_before_ended() -> None:
 
 
 def test_the_last_of_several_gradients_counts_and_unmarked_stamps_are_absent() -> None:
-    timer = HostTimer(2, clock=count(0).__next__)
+    timer = host_timer("phases", 2, clock=count(0).__next__)
     timer.begin(0)
     timer.batch_ready()
     timer.grads_ready()
@@ -52,7 +52,7 @@ def test_the_last_of_several_gradients_counts_and_unmarked_stamps_are_absent() -
 @pytest.mark.parametrize("kind", ["host", "device"])
 def test_a_timer_records_only_into_a_buffer_that_fits(kind: str) -> None:
     device = FakeDevice()
-    timer: StepTimer = HostTimer(2) if kind == "host" else DeviceTimer(2, device.event, device)
+    timer: StepTimer = StepTimer(2) if kind == "host" else device_timer("phases", 2, device.event, device)
     buffer = memoryview(array("q", [ABSENT] * 12))
     timer.record_into(buffer)
     timer.begin(0)
@@ -108,7 +108,7 @@ class FakeEvent:
 def test_device_events_become_times_of_the_host(drift: float) -> None:
     steps, second = 200, 10**9
     device = FakeDevice(drift)
-    timer = DeviceTimer(steps, device.event, device, clock=device.host_clock)
+    timer = device_timer("phases", steps, device.event, device, clock=device.host_clock)
     true_ns = []
     timer.begin(0)
     for _ in range(steps):
@@ -125,7 +125,7 @@ def test_device_events_become_times_of_the_host(drift: float) -> None:
 
 def test_nothing_waits_for_the_device_inside_a_segment() -> None:
     device = FakeDevice()
-    timer = DeviceTimer(3, device.event, device, clock=device.host_clock)
+    timer = device_timer("phases", 3, device.event, device, clock=device.host_clock)
     timer.begin(0)
     before = device.synchronised
     for _ in range(3):
@@ -139,7 +139,7 @@ def test_nothing_waits_for_the_device_inside_a_segment() -> None:
 
 def test_an_empty_segment_resolves_to_nothing() -> None:
     device = FakeDevice()
-    timer = DeviceTimer(2, device.event, device, clock=device.host_clock)
+    timer = device_timer("phases", 2, device.event, device, clock=device.host_clock)
     timer.resolve()
     timer.begin(0)
     timer.resolve()
@@ -149,7 +149,7 @@ def test_an_empty_segment_resolves_to_nothing() -> None:
 
 def test_an_omitted_stamp_is_absent_on_a_device_too() -> None:
     device = FakeDevice()
-    timer = DeviceTimer(1, device.event, device, clock=device.host_clock)
+    timer = device_timer("phases", 1, device.event, device, clock=device.host_clock)
     timer.begin(0)
     timer.batch_ready()
     timer.grads_ready()
@@ -161,7 +161,7 @@ def test_an_omitted_stamp_is_absent_on_a_device_too() -> None:
 
 def test_each_segment_has_anchors_of_its_own() -> None:
     device = FakeDevice()
-    timer = DeviceTimer(2, device.event, device, clock=device.host_clock)
+    timer = device_timer("phases", 2, device.event, device, clock=device.host_clock)
     for step in range(2):
         timer.begin(step)
         begin_ns = device.now_ns
@@ -176,7 +176,7 @@ def test_each_segment_has_anchors_of_its_own() -> None:
 @given(st.lists(st.integers(1, 10**6), min_size=40, max_size=40))
 def test_the_bound_covers_the_time_of_reading_the_host_clock(steps_ns: list[int]) -> None:
     device = FakeDevice(host_steps_ns=iter(steps_ns))
-    timer = DeviceTimer(1, device.event, device, clock=device.host_clock)
+    timer = device_timer("phases", 1, device.event, device, clock=device.host_clock)
     timer.begin(0)
     begin_ns = device.now_ns
     device.now_ns += 10**6
@@ -190,7 +190,7 @@ def test_the_bound_covers_the_time_of_reading_the_host_clock(steps_ns: list[int]
 def test_the_bound_covers_what_a_clock_wanders_between_its_anchors() -> None:
     """By 8 ppm, for half a minute each to one side of its mean rate and to the other."""
     device = FakeDevice()
-    timer = DeviceTimer(60, device.event, device, clock=device.host_clock)
+    timer = device_timer("phases", 60, device.event, device, clock=device.host_clock)
     true_ns = []
     timer.begin(0)
     for second in range(60):
@@ -232,7 +232,7 @@ def steps_with_meetings(timer: StepTimer, meetings: Meetings, wait: Callable[[],
 
 def test_meetings_are_recorded_by_the_clock_of_the_steps() -> None:
     meetings = Meetings(2, 1, NAMES)
-    timer = HostTimer(2, clock=count(0).__next__)
+    timer = host_timer("phases", 2, clock=count(0).__next__)
     steps_with_meetings(timer, meetings, lambda: None)
     assert list(timer.stamps) == [0, 1, 8, 9, 10, 11, 12, 13, 20, 21, 22, 23]
     assert list(meetings.stamps) == [2, 4, 5, 3, 6, 7, 14, 16, 17, 15, 18, 19]
@@ -245,7 +245,7 @@ def test_meetings_on_a_device_become_times_of_the_host() -> None:
         device.now_ns += 10**7
         true_ns.append(device.now_ns)
 
-    timer = DeviceTimer(2, device.event, device, clock=device.host_clock)
+    timer = device_timer("phases", 2, device.event, device, clock=device.host_clock)
     steps_with_meetings(timer, meetings, wait)
     in_order = np.sort(np.array(meetings.stamps).reshape(2, 6), axis=1).ravel()
     assert np.abs(in_order - true_ns).max() < 1000
@@ -262,8 +262,8 @@ def test_where_whole_steps_are_stamped_meetings_are_absent() -> None:
 @pytest.mark.parametrize("on_device", [False, True])
 def test_the_meetings_of_a_step_are_learned_while_warming_up(on_device: bool) -> None:
     meetings, device = Meetings(3, 2), FakeDevice(50e-6)
-    host, clock = HostTimer(3), device.host_clock
-    timer: StepTimer = DeviceTimer(3, device.event, device, clock=clock) if on_device else host
+    host, clock = StepTimer(3), device.host_clock
+    timer: StepTimer = device_timer("phases", 3, device.event, device, clock=clock) if on_device else host
     steps_with_meetings(timer, meetings, lambda: None, steps=3)
     assert (meetings.names, meetings.roots, meetings.irregular_steps) == (NAMES, (-1, -1), 0)
     stamps = np.array(meetings.stamps).reshape(3, 6)
@@ -279,7 +279,7 @@ def called(meetings: Meetings, step: int, *names: str) -> None:
 
 
 def test_a_measured_step_with_other_meetings_is_absent_and_counted() -> None:
-    meetings, timer = Meetings(5, 2), HostTimer(5)
+    meetings, timer = Meetings(5, 2), StepTimer(5)
     timer.record_meetings(meetings)
     sequences = [("first",), NAMES, NAMES, ("gather",), (*NAMES, "sum")]
     for step, names in enumerate(sequences):
@@ -292,7 +292,7 @@ def test_a_measured_step_with_other_meetings_is_absent_and_counted() -> None:
 
 
 def test_steps_behind_the_measured_ones_leave_the_stamps_alone() -> None:
-    meetings, timer = Meetings(2, 1, ("sum",)), HostTimer(2)
+    meetings, timer = Meetings(2, 1, ("sum",)), StepTimer(2)
     timer.record_meetings(meetings)
     for step in range(4):
         called(meetings, step, "sum")
@@ -303,7 +303,7 @@ def test_steps_behind_the_measured_ones_leave_the_stamps_alone() -> None:
 
 
 def test_collectives_that_a_meeting_calls_in_turn_are_a_part_of_it() -> None:
-    meetings, timer = Meetings(2, 1, ("sum",)), HostTimer(2, clock=count(0).__next__)
+    meetings, timer = Meetings(2, 1, ("sum",)), host_timer("phases", 2, clock=count(0).__next__)
     timer.record_meetings(meetings)
     meetings.begin(0)
     assert meetings.meet("sum", lambda value: meetings.meet("inner", lambda: value), 5) == 5
@@ -312,3 +312,23 @@ def test_collectives_that_a_meeting_calls_in_turn_are_a_part_of_it() -> None:
     assert meetings.arrived("another") == 2  # not taken for a part of the one that failed
     meetings.finish()
     assert meetings.names == ("sum", "sum", "another")
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_timer_at_rest_leaves_the_stamps_alone(on_device: bool) -> None:
+    device = FakeDevice()
+    timer = device_timer("phases", 3, device.event, device, clock=device.host_clock) if on_device else StepTimer(3)
+    buffer = memoryview(array("q", [ABSENT] * 18))
+    timer.record_into(buffer)
+    for step in range(3):
+        device.now_ns += 1000
+        timer.begin(step)
+        one_step(timer)
+        timer.resolve()
+    before, waits = buffer.tolist(), device.synchronised
+    timer.rest()
+    for _ in range(2):
+        timer.begin(0)
+        one_step(timer)
+    timer.resolve()
+    assert (buffer.tolist(), device.synchronised) == (before, waits) and ABSENT not in before

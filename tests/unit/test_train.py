@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from hpc.backends import Backend
-from hpc.measure.timer import HostTimer
+from hpc.measure.timer import StepTimer
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, BEGIN, END
 from hpc.run.train import train
@@ -22,7 +22,7 @@ class Cycle:
         self.itself = self
 
 
-class Witnessed(HostTimer):
+class Witnessed(StepTimer):
     """The host's stamps, whose stretches the witness sees too."""
 
     def __init__(self, steps: int, calls: list[Any]) -> None:
@@ -46,7 +46,7 @@ class Witness:
         self.garbage: list[int] = []
         self.fails_at = fails_at
 
-    def step(self, index: int, timer: HostTimer) -> int:
+    def step(self, index: int, timer: StepTimer) -> int:
         if index == self.fails_at:
             raise RuntimeError("the step failed")
         self.calls.append(index)

@@ -32,7 +32,7 @@ def test_random_series_have_the_changes_that_otava_finds(case):
     """Answers of apache-otava 0.8.0 with one line of its merge corrected: it computes anew the two changes behind a
     removed one, in place of one on either side, so that a change may keep a p-value that is no longer true."""
     series = np.array(case["values"])
-    assert weak_changes(series, 0.001, 50, t_test_of_otava, temporary=False) == case["weak"]
+    assert weak_changes(series, t_test_of_otava, temporary=False) == case["weak"]
     computed = changes(case["values"], case["min_magnitude"], test=t_test_of_otava, temporary=False)
     assert [change.at for change in computed] == [at for at, _, _ in case["changes"]]
     for change, (_, p_value, size) in zip(computed, case["changes"], strict=True):

@@ -118,8 +118,8 @@ def put(folder: Path, trace: Trace) -> Path:
 def put_exit_record(folder: Path, run: RunSpec, outcome: Outcome, attempt: int = 1) -> Path:
     """Writes the exit record of an attempt."""
     record = ExitRecord(
-        run_id=run.run_id, attempt=attempt, outcome=outcome, exit_status=0, job_id="17", restart_count=0,
-        nodelist="n[0-3]", begin_unix_s=1_700_000_000, end_unix_s=1_700_000_100,
+        run_id=run.run_id, attempt=attempt, outcome=outcome, exit_status=137 if outcome is Outcome.OOM else 0,
+        job_id="17", restart_count=0, nodelist="n[0-3]", begin_unix_s=1_700_000_000, end_unix_s=1_700_000_100,
         duration_ms=100_000,
     )  # fmt: skip
     path = folder / f"{run.run_id}.{attempt}.exit.json"

@@ -149,6 +149,8 @@ class Field:
 
 
 Fields = Mapping[str, Field]
+SINGLE = frozenset(("duration_s", "duration_ms", "steps_per_s"))
+"""Fields that are of one step."""
 
 
 def field_of(name: str, text: bytes, first: int, stop: int) -> Field | None:
@@ -166,6 +168,16 @@ def field_of(name: str, text: bytes, first: int, stop: int) -> Field | None:
     whole, _, part = text_of_field.partition(b".")
     plain = (whole + part).isdigit() and len(whole + part) <= MAX_DIGITS
     return Field(first=first, stop=stop, point=first + len(whole), plain=plain)
+
+
+def units_of(fields: Sequence[Fields]) -> dict[str, float]:
+    """The worth of the last digit that lines print of the time of a step, by the names of these fields."""
+    units: dict[str, float] = {}
+    for of_kind in fields:
+        for name in SINGLE & of_kind.keys():
+            unit = 10.0 ** -max(of_kind[name].stop - of_kind[name].point - 1, 0)
+            units[name] = min(unit, units.get(name, unit))
+    return units
 
 
 def _number(text: bytes) -> float | None:

@@ -82,6 +82,8 @@ class Points(_Columns):
     lines: Integers
 
 
+SEVERAL_RUNS = 1.3
+"""Lines of one step whose rates differ by this factor are not of ranks that run together."""
 MEDIANS = ("rate", "duration_s", "elapsed_s", "mean_s", "mean_rate", "batch")
 """Columns of a point that are the medians of its lines'."""
 NO_POINTS = without_rows(Points)
@@ -105,6 +107,18 @@ def merged(lines: StepLines) -> Points:
     columns = {name: getattr(lines, name)[latest] for name in ("key", "offset", "time_s", "first")}
     columns |= {name: _medians(getattr(lines, name), begins, counts) for name in MEDIANS}
     return Points(**columns, epoch_steps=np.maximum.reduceat(lines.epoch_steps, begins), lines=counts)
+
+
+def rates_apart(lines: StepLines) -> tuple[int, int]:
+    """The steps whose rate several lines print that bear no rank, and those of them whose rates are of several runs."""
+    if (np.diff(lines.key) > 0).all():
+        return 0, 0
+    lines = lines.take((lines.rank == NO_NUMBER) & (lines.rate > 0))
+    lines = lines.take(np.argsort(lines.key, kind="stable"))
+    begins = np.flatnonzero(np.diff(lines.key, prepend=-1))
+    several = np.diff(np.append(begins, len(lines))) > 1
+    ratios = np.maximum.reduceat(lines.rate, begins) / np.minimum.reduceat(lines.rate, begins)
+    return int(several.sum()), int((ratios > SEVERAL_RUNS).sum())
 
 
 def _medians(values: Floats, begins: Integers, counts: Integers) -> Floats:
@@ -138,7 +152,7 @@ def numbered(epoch: int, step: int) -> str:
 Truths = npt.NDArray[np.bool_]
 
 MAX_TIMES = 1 << 18
-"""If a window has more intervals, neighbours are averaged."""
+"""If a window has more intervals, the times of steps are those of the first."""
 MAX_PAUSES = 10_000
 RESOLVED = 10
 """An interval's time is used for its steps if it is this many times longer than the time stamps' finest unit."""
@@ -247,7 +261,7 @@ class WindowSum:
         self.repeated = 0
         """Steps that have more than one line."""
         self.fresh = True
-        self.durations, self.times = CompactSeries(), CompactSeries()
+        self.durations, self.times = FirstValues(), FirstValues()
         self.by_rates, self.by_durations, self.by_means = WorkOverTime(), WorkOverTime(), WorkOverTime()
         """The printed numbers as work over time; `by_means` are durations from running means, also where the lines
         print those of single steps."""
@@ -257,7 +271,7 @@ class WindowSum:
         """The same sums, which go on to the end of the log."""
         other = copy.copy(self)
         other.target, other.only_sums, other.done = dataclasses.replace(self.target, span=None), True, False
-        other.durations, other.times = CompactSeries(), CompactSeries()
+        other.durations, other.times = FirstValues(), FirstValues()
         sums = self.by_rates, self.by_durations, self.by_means
         other.by_rates, other.by_durations, other.by_means = map(copy.copy, sums)
         return other
@@ -418,38 +432,17 @@ class WorkOverTime:
         return self._rates / self.count if self.count and np.isfinite(self._rates) else None
 
 
-class CompactSeries:
-    """Numbers in their order; if they become many, means over neighbours are stored."""
+class FirstValues:
+    """The first MAX_TIMES of many numbers, in their order, and how many there are."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.stride = 1
-        self._parts: list[Floats] = []
-        self._rest = np.empty(0)
-
-    @property
-    def values(self) -> Floats:
-        """The numbers, or means over `stride` of them."""
-        rest = [self._rest.mean(keepdims=True)] if len(self._rest) else []
-        return np.concatenate([*self._parts, *rest]) if self._parts or rest else np.empty(0)
+        self.values = np.empty(0)
 
     def add(self, values: Floats) -> None:
         """Goes on with these."""
         self.count += len(values)
-        self._take(values)
-        while sum(map(len, self._parts)) > MAX_TIMES:
-            whole = np.concatenate(self._parts)
-            odd = np.repeat(whole[len(whole) // 2 * 2 :], self.stride)
-            self.stride *= 2
-            self._parts = [whole[: len(whole) // 2 * 2].reshape(-1, 2).mean(axis=1)]
-            self._rest = np.concatenate([odd, self._rest])
-            self._take(np.empty(0))
-
-    def _take(self, values: Floats) -> None:
-        together = np.concatenate([self._rest, values])
-        whole = len(together) // self.stride * self.stride
-        self._parts.append(together[:whole].reshape(-1, self.stride).mean(axis=1))
-        self._rest = together[whole:]
+        self.values = np.concatenate([self.values, values[: MAX_TIMES - len(self.values)]])
 
 
 def why_no_window(

@@ -130,30 +130,40 @@ class LogRecord:
     values: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepLine:
-    """A form of step line. `pattern` is searched in lines that contain `marker`; its groups are named as in FIELDS.
+class _Line:
+    """A form of line, made and compiled at its first use: all formats together have 500 of them, a log has a few."""
 
-    Lines of equal shape differ in digits alone: a pattern may match any digit (`\\d`), but no certain digit; where it
-    does, `certain_digits` has all lines matched one by one. `written`: the form in the words of --pattern. It is
-    compiled at its first use: all formats together have 500 of them, and a log has a few.
-    """
+    expression: bytes | Callable[[], bytes]
 
-    marker: bytes
-    expression: bytes
-    certain_digits: bool = False
-    written: str = ""
+    @cached_property
+    def source(self) -> bytes:
+        """The regular expression."""
+        return self.expression() if callable(self.expression) else self.expression
 
     @cached_property
     def pattern(self) -> re.Pattern[bytes]:
-        return re.compile(self.expression)
+        return re.compile(self.source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLine(_Line):
+    """A form of step line. `pattern` is searched in lines that contain `marker`; its groups are named as in FIELDS.
+
+    Lines of equal shape differ in digits alone: a pattern may match any digit (`\\d`), but no certain digit; where it
+    does, `certain_digits` has all lines matched one by one. `written`: the form in the words of --pattern.
+    """
+
+    marker: bytes
+    expression: bytes | Callable[[], bytes]
+    certain_digits: bool = False
+    written: str = ""
 
 
 Values = Callable[[re.Match[bytes]], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
-class LogPattern:
+class LogPattern(_Line):
     """A form of any other line. A match has as values its named groups, or those by `values`.
 
     A group named `time` is the time stamp and none of the values, `time_ms` one in milliseconds since any origin; a
@@ -167,11 +177,6 @@ class LogPattern:
     expression: bytes | Callable[[], bytes]
     values: Values | None = None
     block: bool = False
-
-    @cached_property
-    def pattern(self) -> re.Pattern[bytes]:
-        """Made and compiled at its first use, as a step line's is."""
-        return re.compile(self.expression() if callable(self.expression) else self.expression)
 
 
 fact = partial(LogPattern, "facts")
@@ -218,10 +223,10 @@ class LogFormat:
     counts: str = "steps"
     continued: re.Pattern[bytes] | None = None
 
-    @property
+    @cached_property
     def consumes(self) -> bool:
         """Whether `batch` counts all steps so far."""
-        return any({"consumed", "consumed_billions"} & {*form.pattern.groupindex} for form in self.steps)
+        return any(b"(?P<consumed" in form.source for form in self.steps)
 
     def joined(self, text: bytes) -> bytes:
         """The text, as long as it was, with a blank for each line end after which a line goes on."""
@@ -235,10 +240,12 @@ class LogFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class LogPart:
-    """A part of a log: its step lines, and the facts of other lines, each in the order of the file."""
+    """A part of a log: its step lines, and the facts of other lines, each in the order of the file; `units` are the
+    worth of the last digit of what lines print of the time of a step, by the names of these fields."""
 
     steps: Steps
     records: tuple[LogRecord, ...]
+    units: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class SampleCount:

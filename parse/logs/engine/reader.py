@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.system.regular_file import open_regular
-from parse.logs.engine.fields import ALIKE, MAX_WIDTH, Fields, columns, field_of, seconds_of
+from parse.logs.engine.fields import ALIKE, MAX_WIDTH, Fields, columns, field_of, seconds_of, units_of
 from parse.logs.engine.log_format import (
     NO_STEPS,
     Headings,
@@ -159,8 +159,6 @@ LABELS = (
     re.compile(rb"^\s*\[?(?:[Ww]orker|[Rr]ank|[Nn]ode|[Hh]ost|default)[_-]?(?P<rank>\d+)(?:\]? ?[:|](?!\d)|\]) ?"),
 )
 """Prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, torchrun, hosts, ranks."""
-
-
 MAX_LABEL = 1 << 9
 """A launcher's prefix is within as many first characters of its line."""
 LONG_LINE, MAX_MARKERS = 1 << 10, 64
@@ -418,6 +416,7 @@ class _Reader:
         markers = [form.marker for form in log_format.steps] + [form.marker for form in log_format.patterns]
         self.marker_index = marker_index(tuple(dict.fromkeys(markers)))
         self.headings, self.samples = Headings(), SampleCount()
+        self.units: dict[str, float] = {}
 
     def batch(self, buffer: bytearray, size: int, offset: int) -> LogPart:
         begins = None
@@ -446,6 +445,7 @@ class _Reader:
                 dataclasses.replace(record, offset=int(begins[np.searchsorted(starts, record.offset)]) + offset)
                 for record in self.records
             ),
+            units=self.units,
         )
         if self.log_format.counts == "samples":
             return self.samples.applied(batch)
@@ -469,10 +469,9 @@ class _Reader:
                 step_kinds, offsets = np.append(step_kinds, len(matches)), np.append(offsets, self.starts[place])
                 matches.append(step)
         steps = NO_STEPS
+        self.units = units_of(fields := [step.fields for step in matches])
         if len(offsets):
-            steps = Steps(
-                offset=offsets, **columns(self.letters, offsets, step_kinds, [step.fields for step in matches])
-            )
+            steps = Steps(offset=offsets, **columns(self.letters, offsets, step_kinds, fields))
             first_line = self._line(int(np.searchsorted(self.starts, offsets[0])))
             self.records += self._records(first_line, int(offsets[0]), ("facts", "remark"))
         is_pause = np.array([shape.is_pause for shape in shapes], np.bool_)[kinds]

@@ -129,6 +129,19 @@ def _unknown(name: str, known: Sequence[str], what: str) -> str:
     return f"{name}: no such {what}; " + (f"did you mean {near}? " if near else "") + f"There are {', '.join(known)}"
 
 
+def check_other_line(line: OtherLine, constants: Sequence[tuple[str, str]], where: str) -> None:
+    """Raises FormatError where a line that is no step can be none, or what it says besides cannot be made of it."""
+    try:
+        line.check()
+    except PatternError as error:
+        raise FormatError(f"{where} {error}") from None
+    for key, value in constants:
+        if unknown := {*_TEMPLATE.findall(value)} - {*line.groups}:
+            raise FormatError(f"{where} {key} = {value!r}: its line has no {{{min(unknown)}}}")
+        if key in WHOLE_FACTS and not re.fullmatch(r"[0-9.]*", _TEMPLATE.sub("", value)):
+            raise FormatError(f"{where} {key} = {value!r}: is no number")
+
+
 class _Declaration:
     """The table of one format; `shared` is None for a person's."""
 
@@ -267,15 +280,9 @@ class _Declaration:
         read = partial(self._values, constants, computed)
         form = partial(LogPattern, kind=kind, block=bool(entry.get("block")))
         if "line" in entry:
-            try:
-                other = OtherLine(entry["line"])
-            except PatternError as error:
-                raise FormatError(f"{where} {error}") from None
-            for key, value in constants:
-                if unknown := {*_TEMPLATE.findall(value)} - {*other.groups}:
-                    raise FormatError(f"{where} {key} = {value!r}: its line has no {{{min(unknown)}}}")
-                if key in WHOLE_FACTS and not re.fullmatch(r"[0-9.]*", _TEMPLATE.sub("", value)):
-                    raise FormatError(f"{where} {key} = {value!r}: is no number")
+            other = OtherLine(entry["line"])
+            if not self.is_shipped:
+                check_other_line(other, constants, where)
             marker = self._marker(entry, where) or other.marker
             if kind == "pause" and "reason" not in entry and "reason" not in other.groups:
                 read = partial(self._values, (*constants, ("reason", other.words)), computed)

@@ -163,6 +163,8 @@ _NUMBER = re.compile(
     r"(?![\d.:]*\d|\w*\d|[kKMB]\b)"
 )
 _UNIT = re.compile(r"(?P<blank> ?)(?P<unit>[A-Za-z]+(?:(?:/| per )[A-Za-z]+){0,2})(?![\w/])")
+_OWN_UNIT = re.compile(_UNIT.pattern + r"(?! *[:=\d])")
+_SPEED = _any("speed throughput rate ips qps tps fps performance")
 _SEPARATOR = re.compile(r"[=:,|;()\[\]{}<>\t\v]|  +| - ")
 _ELAPSED_NAME = re.compile(r"(?<![a-z])(?:elapsed|eta|remaining|left|took|time|total)$")
 _STAMP_NAME = re.compile(r"(?<![a-z])(?:time ?stamps?|time|ts|unix time)$")
@@ -184,7 +186,7 @@ def numbers_of(line: str) -> list[NamedNumber]:
             name = ""  # the unit of the cell before, or the name of this one
         is_whole = line[start:stop].isdigit()
         role, unit_until = role_of(name, "", is_whole), stop
-        unit, end = _unit(line, stop, until, is_named=bool(role.kind))
+        unit, end = _unit(line, stop, until, spans[place + 1][1] if until < len(line) else until, name)
         if unit and (by_unit := role_of(name, phrase(unit), is_whole)).kind:
             role, unit_until = by_unit, end
         numbers.append(
@@ -235,15 +237,26 @@ def _name(line: str, before: int, start: int) -> tuple[str, int]:
     return (phrase(words[0]), line.rindex(words[0], begin, start)) if words else ("", start)
 
 
-def _unit(line: str, stop: int, until: int, *, is_named: bool) -> tuple[str, int]:
-    """The unit behind a number and where it ends. A word before `:` or `=`, or all that is between two numbers of which
-    the first has a name, names the next one."""
+def _unit(line: str, stop: int, until: int, behind: int, name: str) -> tuple[str, int]:
+    """The unit of a number of that name, and where it ends; the next number is from `until` to `behind`. A word before
+    `:` or `=` names the next one. So does all that is between the two, but a unit that the first one's name asks for,
+    or that stands before a number with a unit of its own."""
     match = _UNIT.match(line, stop, until)
     if match is None:
         return "", stop
-    rest = line[match.end() : until]
-    names_next = re.match(r"['\" ]*[:=]", rest) or (until < len(line) and is_named and not rest.strip(" "))
-    return ("", stop) if match["blank"] and names_next else (match["unit"], match.end())
+    unit, rest = match["unit"], line[match.end() : until]
+    names_next = bool(re.match(r"['\" ]*[:=]", rest))
+    if name and until < len(line) and not rest.strip(" "):
+        kind, next_unit = _kind_of_unit(unit), _OWN_UNIT.match(line, behind)
+        is_of_name = kind == TIME == role_of(name, "", False).kind or (kind == RATE and _SPEED.search(name))
+        names_next = names_next or not (is_of_name or (kind and next_unit and _kind_of_unit(next_unit["unit"])))
+    return ("", stop) if match["blank"] and names_next else (unit, match.end())
+
+
+def _kind_of_unit(unit: str) -> str:
+    """TIME or RATE of a unit of these; empty for other words."""
+    kind = role_of("", phrase(unit), False).kind
+    return RATE if kind == PACE else kind if kind in (TIME, RATE) else ""
 
 
 # Rows of tables, whose names are in a line above them.

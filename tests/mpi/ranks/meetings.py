@@ -10,7 +10,7 @@ from common import main_or_abort
 from hpc.backends.torch_loop import recorded
 from hpc.backends.torch_process_group import open_store
 from hpc.measure.meetings import Meetings
-from hpc.measure.timer import HostTimer
+from hpc.measure.timer import StepTimer
 
 STEPS, WARMUP = 4, 2
 
@@ -35,7 +35,7 @@ def main(comm):
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
     groups = [dist.new_group([rank]) for rank in range(comm.size)]
-    meetings, timer = Meetings(STEPS, WARMUP), HostTimer(STEPS)
+    meetings, timer = Meetings(STEPS, WARMUP), StepTimer(STEPS)
     timer.record_meetings(meetings)
     originals = dist.ProcessGroup.allreduce, dist.Work.wait, dist._broadcast_coalesced
     with recorded(meetings):

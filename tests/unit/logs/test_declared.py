@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from parse import summarize
-from parse.logs.formats.declared import FormatError, formats_of
+from parse.logs.formats import declared
+from parse.logs.formats.declared import SHARED, FormatError, formats_of
+from parse.logs.line_pattern import OtherLine
 from parse.report import __main__ as report
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "logs.md"
@@ -85,6 +88,21 @@ def test_what_is_wrong_in_a_file_is_named_with_its_place(tmp_path: Path, cases) 
         yield str(error.value).replace(f"{tmp_path}/", "")
 
     cases("log_formats.txt", outcomes)
+
+
+def test_the_lines_of_shipped_formats_are_valid() -> None:
+    """They are looked at here alone: the start of every command would do it again."""
+    checked = 0
+    for path in sorted(Path(str(declared.__file__)).parent.glob("*.toml")):
+        tables = tomllib.loads(path.read_text())
+        for name, table in (tables["lines"] if path.name == SHARED else tables).items():
+            for entry in (entry for section in declared.SECTIONS for entry in table.get(section, ())):
+                its = {"line": entry} if isinstance(entry, str) else {**entry}
+                if line := its.pop("line", ""):
+                    constants = [(key, value) for key, value in its.items() if key != "marker"]
+                    declared.check_other_line(OtherLine(line), constants, f"{path.name}, [{name}]")
+                    checked += 1
+    assert checked > 150
 
 
 def test_the_command_line_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -235,7 +235,7 @@ def test_a_pipe_is_refused_by_name_and_passed_over_in_folders(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "options",
-    [[], ["--verbose"], ["--warnings"], *(["--format", name] for name in ("markdown", "csv", "json", "dlperf"))],
+    [[], ["--verbose"], *(["--format", name] for name in ("markdown", "csv", "json", "dlperf"))],
 )
 def test_names_of_files_and_folders_steer_no_terminal(tmp_path, capsys, options):
     folder = f"{NAME}/1n1g"

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parse.logs.infer import inferred as module
+from parse.logs.infer.words import numbers_of as numbers_in_line
 from parse.logs.line_pattern import LinePattern
 from parse.logs.path_facts import PathFacts
 from parse.runs.load_logs import HowToRead, LoadedLogs, load_logs
@@ -244,6 +245,21 @@ def test_a_unit_that_no_word_says_is_not_decided(tmp_path: Path) -> None:
     assert "time may be {seconds} (makes no speed: a step takes 2.53 s" in text
     assert "{ms} (makes no speed: a step takes 0.00253 s" in text and not PATTERN.findall(text)
     assert "name one of these for FIELD in --pattern 'step {step:d} … time {FIELD:f}'" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("step 7 loss 1.1 samples/s 80.0", ["step", "", "rate"]),
+        ("step 7 time 0.25 s 128.0 img/s", ["step", "time", "rate"]),
+        ("step 7 loss 1.1 time 0.25 s", ["step", "", "time"]),
+        ("step 7 throughput 80.0 samples/s 3", ["step", "rate", ""]),
+        ("step 7 0.25 s 128.0 img/s 9.5 GB", ["step", "time", "rate", ""]),
+        ("iter 7 s 0.25", ["step", "time"]),
+    ],
+)
+def test_what_is_between_two_numbers_is_the_unit_of_one_or_the_name_of_the_other(text: str, names: list[str]) -> None:
+    assert [number.role.kind for number in numbers_in_line(text)] == names
 
 
 def test_steps_per_second_in_lines_of_their_own_say_what_seconds_are_of(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from parse import summarize
 from parse.logs.engine.reader import batches
-from parse.logs.line_pattern import FIELDS, MAX_GAP, LinePattern, PatternError, nearest_line, pattern_format
+from parse.logs.line_pattern import FIELDS, MAX_GAP, LinePattern, PatternError, pattern_format, why_unmatched
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs import made
 
@@ -196,15 +196,14 @@ def test_any_text_is_a_pattern_or_refused(parts):
 @given(lines=st.lists(st.binary(max_size=60), max_size=5))
 def test_the_nearest_line_of_anything(lines):
     forms = (LinePattern("step {step} … speed {samples_per_s}"), LinePattern("{time} it {step}"))
-    nearest = nearest_line(forms, lines)
-    assert nearest is None or lines[nearest.number - 1].decode(errors="replace") == nearest.line
+    assert why_unmatched(forms, lines).startswith("no line has the form of --pattern 'step {step} … ")
 
 
 def test_nearest_is_the_first_line_that_fits_furthest():
     lines = [b"hello", b"step 1 loss 2", b"step 2 loss 3 speed x", b"step 3 loss 4 speed y"]
-    nearest = nearest_line((LinePattern("step {step} … speed {samples_per_s}"),), lines)
-    assert nearest is not None
-    assert (nearest.number, nearest.reached, nearest.expected, nearest.rest) == (3, 19, " {samples_per_s}", " x")
+    reason = why_unmatched((LinePattern("step {step} … speed {samples_per_s}"),), lines)
+    expected = "behind character 19 it expects ' {samples_per_s}', and the line has ' x'"
+    assert reason.endswith(f"; line 3 comes nearest, 'step 2 loss 3 speed x': {expected}")
 
 
 @pytest.fixture

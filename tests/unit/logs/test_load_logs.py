@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from parse.logs.line_pattern import LinePattern
 from parse.logs.path_facts import case_of
 from parse.logs.window import Protocol
 from parse.runs.load import load
@@ -253,6 +254,28 @@ def test_half_precision_of_two_names_is_two_points(tmp_path, names):
         log(tmp_path, f"1n1g/{name}.log", 350 + len(name))
     points = [attempt.requested.point for attempt in load([tmp_path]).attempts]
     assert len(set(points)) == len(points) == 2
+
+
+@pytest.mark.parametrize("names", [("fp32/x", "tf32/x"), ("bz128/x", "bz64/x"), ("1n1g/x", "1n2g/x")])
+def test_logs_whose_names_contradict_each_other_are_no_repeats(tmp_path, names):
+    """Whatever the logs themselves say, which is the same: fp32, a batch size of 128, one device."""
+    for at, name in enumerate(names):
+        log(tmp_path, f"{name}.log", 350 + 50 * at)
+    points = [attempt.requested.point for attempt in load([tmp_path]).attempts]
+    assert len(set(points)) == len(points) == 2
+
+
+@pytest.mark.parametrize(
+    ("times", "share"), [(["0.1"], 0.5), (["0.100"], 0.005), (["0.1", "0.2", "0.3"], 0), (["100"], 0.005)]
+)
+def test_times_of_few_digits_leave_the_speed_open(tmp_path, times, share):
+    """By half of the last one, where they do not scatter over several."""
+    (tmp_path / "x.log").write_text("".join(f"step {at} took {times[at % len(times)]} s\n" for at in range(200)))
+    field = "ms" if times == ["100"] else "seconds"
+    patterns = (LinePattern(f"step {{step}} took {{{field}:f}}"),)
+    otherwise = dataclasses.replace(case_of("1n1g"), batch_size=64)
+    (attempt,) = load([tmp_path], how=HowToRead(patterns=patterns, otherwise=otherwise)).attempts
+    assert attempt.measured.clock_share == pytest.approx(share)
 
 
 def test_campaigns_never_mix_and_keep_their_baseline(tmp_path):

@@ -88,7 +88,7 @@ def test_rows_that_cannot_be_put_together_are_no_empty_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.log").write_text(parted(ONE_NODE, by="training begins\n"))
-    assert summarize.main([str(tmp_path), "--warnings"]) == 1
+    assert summarize.main([str(tmp_path), "--verbose"]) == 1
     out = capsys.readouterr().out
     assert "other lines are in the rows of 6 sizes, which are not read" in " ".join(out.split())
     assert "GB/s\n" not in out
@@ -154,7 +154,7 @@ bus bandwidth of all-reduce by nccl-tests, in place
 def test_it_is_no_log_of_steps(tmp_path, capsys):
     path = str(made.put(tmp_path, "1n8g/all_reduce.log", ONE_NODE.replace("413.97      0", "413.97      7")))
     for option in ([], ["--log-format", "plsc"], ["--pattern", "step {step} {ms}"]):
-        assert summarize.main([path, *option, "--warnings"]) == 0
+        assert summarize.main([path, *option, "--verbose"]) == 0
         printed = capsys.readouterr()
         assert "476.53" in printed.out
         assert "7 wrong elements: its results are wrong, whatever its bandwidth" in " ".join(printed.out.split())

@@ -26,8 +26,8 @@ MEGATRON = " iteration 10/ 100 | consumed samples: 80 | elapsed time per iterati
     ],
 )
 def test_the_nearest_formats_with_reasons(lines: list[str], name: str, reason: str) -> None:
-    first, *_ = nearest([line.encode() for line in lines])
-    assert first.log_format == name and first.reason.startswith(reason)
+    (first, text), *_ = nearest([line.encode() for line in lines])
+    assert first == name and text.startswith(reason)
 
 
 def test_no_format_is_near_to_a_text_without_their_words() -> None:

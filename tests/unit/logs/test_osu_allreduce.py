@@ -75,7 +75,7 @@ def test_what_is_no_number(row: str, reason: RowRefusal) -> None:
 
 def test_the_summary_shows_the_slowest_of_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made.put(tmp_path, "2n4g/osu.txt", f"{CHECKED.rstrip()}\n8  40.5  Pass\n")
-    assert summarize.main([str(tmp_path), "--warnings"]) == 0
+    assert summarize.main([str(tmp_path), "--verbose"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "osu_allreduce (sizes are bytes of the buffer): time of a call, mean over the ranks" in out
     assert "8 40.50" in out and "osu_allreduce: 8 bytes in several rows, the slowest is shown" in out

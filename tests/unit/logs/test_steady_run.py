@@ -58,7 +58,7 @@ def test_what_stands_behind_the_window_alone_makes_no_remark():
 def test_a_summary_says_both_speeds_and_keeps_the_window(tmp_path, capsys):
     step_s = [0.128] * 130 + [0.064] * 1000
     path = made.put(tmp_path, "1n1g/r50_b128_fp32_1.log", made.ngc_pytorch(step_s, batch=128))
-    assert main([str(path), "--warnings"]) == 0
+    assert main([str(path), "--verbose"]) == 0
     out = " ".join("".join(capsys.readouterr()).split())
     assert "1000.00" in out
     run = 128 * 1110 / (110 * 0.128 + 1000 * 0.064)

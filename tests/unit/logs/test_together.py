@@ -139,7 +139,7 @@ def test_the_window_options(tmp_path, capsys):
 
 def test_case_and_batch_size_options(tmp_path, capsys):
     path = made.put(tmp_path, "a.log", made.paddle(made.steps(5600, 16 * 128), batch=16 * 128))
-    status, out, _ = run(capsys, path, "--warnings")
+    status, out, _ = run(capsys, path, "--verbose")
     assert status == 0 and "--case 2n8g" in out
     _, out, _ = run(capsys, path, "--case", "2n8g", "--batch-size", "128", "--format", "json")
     (point,) = json.loads(out)["results"]

@@ -8,13 +8,10 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from parse.logs import formats
 from parse.logs import window as window_module
 from parse.logs.engine import intervals
-from parse.logs.engine.intervals import CompactSeries
 from parse.logs.engine.log_format import LogError
 from parse.logs.window import Protocol, remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, OtherLine, Row, read, steady, window_of
@@ -169,15 +166,19 @@ def test_impossible_printed_numbers_are_no_numbers() -> None:
     assert window.rate == pytest.approx(5) and window.printed == 99
 
 
-def test_the_first_facts_stand_and_contradictions_are_remarked() -> None:
+def test_of_contradicting_counts_none_is_taken_and_of_other_facts_the_first() -> None:
     lines: list[Row | OtherLine] = [
-        OtherLine("facts", values=(("batch_size", "64"), ("gpu", "0"))),
-        OtherLine("facts", values=(("batch_size", "32"), ("gpu", "1"))),
+        OtherLine("facts", values=(("batch_size", "64"), ("gpu", "0"), ("model", "r50"))),
+        OtherLine("facts", values=(("batch_size", "32"), ("gpu", "1"), ("model", "vgg"))),
         *steady(range(0, 200)),
     ]
     reading = read(lines)
-    assert dict(reading.facts) == {"batch_size": "64", "gpu": "0"}
-    assert reading.remarks == (remark("contradiction", name="batch_size", value="64", other="32", byte=WIDTH),)
+    assert dict(reading.facts) == {"gpu": "0", "model": "r50"}
+    taken = {"batch_size": ("64", "32", "neither is taken"), "model": ("r50", "vgg", "the first counts")}
+    assert reading.remarks == tuple(
+        remark("contradiction", name=name, value=value, other=other, byte=WIDTH, taken=text)
+        for name, (value, other, text) in taken.items()
+    )
 
 
 def test_the_number_of_records_is_bounded() -> None:
@@ -216,31 +217,9 @@ def test_many_pauses_are_counted_beyond_those_listed() -> None:
     assert remark("more_pauses", more=47) in reading.remarks
 
 
-@given(st.lists(st.lists(st.integers(0, 100), max_size=30), max_size=20))
-def test_a_series_keeps_its_count_whatever_it_keeps_of_its_numbers(parts: list[list[int]]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals, "MAX_TIMES", 8)
-        series = CompactSeries()
-        for part in parts:
-            series.add(np.array(part, np.float64))
-    numbers = [number for part in parts for number in part]
-    assert series.count == len(numbers)
-    assert len(series.values) <= 9
-    if series.stride == 1:
-        assert series.values.tolist() == numbers
-    else:
-        assert min(numbers) <= series.values.min() and series.values.max() <= max(numbers)
-
-
-def test_a_long_series_is_means_over_neighbours() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals, "MAX_TIMES", 4)
-        series = CompactSeries()
-        for number in range(8):
-            series.add(np.array([float(number)]))
-    assert (series.stride, series.values.tolist()) == (2, [0.5, 2.5, 4.5, 6.5])
+def test_of_a_long_window_the_first_step_times_are_kept() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "MAX_TIMES", 50)
         reading = read(steady(range(0, 200)))
     assert reading.window is not None and len(reading.window.step_s) == 50
-    assert remark("means_of_steps", stride=2) in reading.remarks
+    assert remark("first_step_times", first=50, intervals=100) in reading.remarks

@@ -235,3 +235,12 @@ def test_ranks_whose_lines_lie_too_far_apart_to_wait_for() -> None:
     assert reading.window is not None and reading.window.steps == 399
     assert "late_lines" in {each.name for each in reading.remarks}
     assert read(lines, protocol=WHOLE).remarks == ()
+
+
+@pytest.mark.parametrize(("factor", "rank", "is_one"), [(1.25, NO_NUMBER, True), (2, NO_NUMBER, False), (2, 1, True)])
+def test_rates_of_one_step_that_are_far_apart_are_of_several_runs(factor: float, rank: int, is_one: bool) -> None:
+    """Unless their lines say which rank prints each."""
+    rows = [[Row(step, rate=100), Row(step, rate=100 * factor, rank=rank)] for step in range(150)]
+    reading = read([dataclasses.replace(row, time=T0 + row.step) for both in rows for row in both])
+    assert (reading.window is not None) == is_one
+    assert ("of several runs or writers" in reading.reason) != is_one

@@ -61,13 +61,14 @@ def made_logs(draw: st.DrawFn) -> Made:
         clock += 10 * every
     lines: list[tuple[float, Row | OtherLine]] = []
     for epoch, step, when in printed:
+        rate = draw(st.integers(1, 1000)) / 4
         for rank in range(ranks):
             stamp = when + skew[rank]
             row = Row(
                 step,
                 epoch=epoch,
                 time=T0 + stamp if stamped else math.nan,
-                rate=draw(st.integers(1, 1000)) / 4,
+                rate=rate * draw(st.sampled_from((1.0, 1.125, 1.25))),
                 rank=rank if labelled else NO_NUMBER,
                 epoch_steps=per_epoch if is_printed else NO_NUMBER,
             )
