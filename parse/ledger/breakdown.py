@@ -239,7 +239,9 @@ class _PartReader:
         self.trace, self.borders, self.steps = trace, borders, steps
         self.nodes = tuple(report.node_rank or 0 for report in trace.reports)
         device_ns = [report.stamp_bound_ns or 0.0 for report in trace.reports]
-        self.graph = graph = _Groups(trace, borders) if _meets_in_groups(trace, borders) else None
+        # Of ranks that meet in groups, or differ in whom they meet, where it is known when gradients are reduced.
+        in_groups = trace.calls is not None and {COMPUTE.ends_at, WAIT.ends_at, COMMUNICATION.ends_at} <= borders
+        self.graph = graph = _Groups(trace, borders) if in_groups else None
         comparable = {COMPUTE.ends_at, WAIT.ends_at} <= borders and len(trace.stamps) > 1
         meets = comparable and {*BORDERS} <= borders and graph is None
         self.kinds = meeting_kinds(trace) if meets else NO_MEETINGS
@@ -381,11 +383,6 @@ class _Begins:
 def _skew(ends_ns: Ints) -> float:
     """The mean time by which ranks end before the last rank."""
     return float((ends_ns.max() - ends_ns).mean())
-
-
-def _meets_in_groups(trace: Trace, borders: frozenset[str]) -> bool:
-    """Whether ranks meet in groups, or differ in whom they meet, and where their gradients are reduced is known."""
-    return trace.calls is not None and {COMPUTE.ends_at, WAIT.ends_at, COMMUNICATION.ends_at} <= borders
 
 
 class _Groups:

@@ -202,6 +202,7 @@ def network_of_point(
     if nodes < 2 or not readings or readings[0].simulated:
         return None
     reduction, no_reduction = _reduction(measured, gradient_bytes)
+    shares = [reading.segments.share for reading in others if reading.segments is not None]
     network = MeasuredNetwork(
         nodes=nodes, step_ms=step_ms, exposed_ms=exposed_ms if gradient_bytes else None,
         reductions=max(reading.reductions for reading in readings),
@@ -209,7 +210,7 @@ def network_of_point(
         reduction=reduction, no_reduction=no_reduction,
         links=next((each.links for each in measured if each.links), ()), sent=tuple(_sent_in_steps(readings)),
         segments=_sum([reading.segments for reading in readings]),
-        usual_loss=_usual_loss(others),
+        usual_loss=stats.median(shares) if shares else None,
         link_use=max(
             (reading.link_use for reading in readings if reading.link_use is not None),
             key=lambda use: use.carried / use.speed, default=None,
@@ -251,12 +252,6 @@ def _sum(runs: Sequence[Segments | None]) -> Segments | None:
         resent=sum(segments.resent for segments in counted),
         needless=None if None in needless else sum(count for count in needless if count is not None),
     )
-
-
-def _usual_loss(others: Sequence[NetworkReading]) -> float | None:
-    """The median share over the runs of other points with a network; None where there are none."""
-    shares = [reading.segments.share for reading in others if reading.segments is not None]
-    return stats.median(shares) if shares else None
 
 
 def _reduction(measured: Sequence[MeasuredCollectives], gradient_bytes: int) -> tuple[Reduction | None, Unknown | None]:

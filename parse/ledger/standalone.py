@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS, bus_factor
-from hpc.model.collective_times import PairTime, collective_times, pair_times
+from hpc.model.collective_times import collective_times, pair_times
 from hpc.model.spec import COLLECTIVES
 from hpc.model.timestamps import BEGIN, END
 from hpc.model.trace import Trace, TraceError
@@ -227,16 +227,12 @@ def _links(trace: Trace) -> tuple[Link, ...]:
         Link(
             nodes=(hosts[pair.nodes[0]], hosts[pair.nodes[1]]),
             latency_ms=pair.fastest_ns / 1e6,
-            bandwidth=_of_node(large[pair.nodes], trace.run.ranks_per_node) if pair.nodes in large else None,
+            # GB/s each way between two nodes whose ranks all exchange messages at once.
+            bandwidth=trace.run.ranks_per_node * big.bytes / big.fastest_ns if (big := large.get(pair.nodes)) else None,
         )
         for pair in pairs
         if pair.bytes == smallest
     )
-
-
-def _of_node(pair: PairTime, ranks_per_node: int) -> float:
-    """GB/s each way between two nodes whose ranks all exchange messages at once."""
-    return ranks_per_node * pair.bytes / pair.fastest_ns
 
 
 def standalone_reduction(

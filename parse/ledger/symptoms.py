@@ -93,7 +93,9 @@ def symptoms(ledger: Ledger, verdict: Straggler, stragglers: Set[int]) -> tuple[
     for at, path in enumerate(runs):
         with open_trace(path) as trace:
             readings.append(compare_ranks(trace, ranks, others, _waits(ledger)))
-            rates += _rates(trace, ranks, others)
+            # What the counters of these ranks and of the others grew by, where the run has them.
+            counted = trace.telemetry and run_rates(trace, ranks, others, places(trace, trace.telemetry))
+            rates += [counted] if counted else []
             late_steps = verdict.run_steps[at] if verdict.kind == TRANSIENT and at < len(verdict.run_steps) else None
             if late_steps is not None:
                 in_late_steps = step_samples(trace, ranks, others, late_steps)
@@ -106,14 +108,6 @@ def symptoms(ledger: Ledger, verdict: Straggler, stragglers: Set[int]) -> tuple[
         named = any(each.quantity in {*NAMED_CAUSES, Cause.SAMPLES} for each in caused)
         return caused if named else tuple(_standstill(ledger, verdict))
     return _together(caused, _compared(ledger, verdict, readings), decomposed=bool(rates))
-
-
-def _rates(trace: Trace, ranks: Sequence[int], others: Sequence[int]) -> Iterator[RunRates]:
-    """What the counters of these ranks and of the others grew by, where the run has them."""
-    if trace.telemetry is not None:
-        read = run_rates(trace, ranks, others, places(trace, trace.telemetry))
-        if read is not None:
-            yield read
 
 
 def _more_samples(

@@ -40,8 +40,9 @@ class Forecasts:
     outlooks: Mapping[str, Outlook]
 
     def cases(self, setting: Sequence[Result]) -> list[tuple[int, str]]:
-        """Devices and case of the sizes beyond the largest measured one."""
-        return [(size.devices or 0, case_of(size)) for size in self.beyond(setting)]
+        """Devices and case of the sizes beyond the largest measured one: `16n2g`, or `32g` where nobody knows nodes."""
+        known = [(size.nodes, size.devices or 0) for size in self.beyond(setting)]
+        return [(n, f"{nodes}n{n // nodes}g" if nodes and n % nodes == 0 else f"{n}g") for nodes, n in known]
 
     def continued(self, measured: Line, setting: Sequence[Result], quantity: str) -> Line | None:
         """The forecasts that follow the line of a setting, from its last point on, as `speed`, `speedup` or
@@ -97,12 +98,6 @@ def forecasts_of(summary: Summary, request: SizeRequest) -> Forecasts:
     series = series_of_results(summary.results)
     forecasts = dict(zip(settings, outlooks(series, request), strict=True))
     return Forecasts(request=request, outlooks=forecasts)
-
-
-def case_of(size: SizeForecast) -> str:
-    """`16n2g`, or `32g` where nobody knows the nodes."""
-    devices = size.devices or 0
-    return f"{size.nodes}n{devices // size.nodes}g" if size.nodes and devices % size.nodes == 0 else f"{devices}g"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
