@@ -346,7 +346,7 @@ class _Reader:
             step_lines=self.step_lines,
             printed_every=self.printed_every,
         )
-        if is_of_several := 2 * self.step_merge.apart > self.step_merge.rated_again:
+        if is_of_several := 2 * self.step_merge.apart > self.step_merge.merged:
             reason = (
                 f"of {plural(self.step_merge.apart, 'step')} several lines print rates that differ by a factor of "
                 f"{SEVERAL_RUNS} or more: they are of several runs or writers, and nothing says of which"
