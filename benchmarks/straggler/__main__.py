@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.straggler.cases import CASES, Case, computing
@@ -14,6 +16,7 @@ from benchmarks.straggler.run import TOOLS, Server, Tool, cpu_of_children_s, nee
 from benchmarks.straggler.score import truth_of
 
 PRICED = "equal-ddp-2"
+PRICED_STEPS = 205
 
 
 def main() -> int:
@@ -22,7 +25,7 @@ def main() -> int:
     actions = parser.add_subparsers(dest="action", required=True)
     for name, text in (("run", "train under tools and keep their answers"), ("price", "what a tool costs, in pairs")):
         action = actions.add_parser(name, help=text)
-        action.add_argument("--tool", action="append", required=True, metavar="NAME[=PYTHON]", type=_tool,
+        action.add_argument("--tool", action="append", required=True, metavar="NAME[=PYTHON]", type=tool_of,
                             help=f"{', '.join(TOOLS)}; PYTHON is the interpreter that has it")  # fmt: skip
         action.add_argument("--out", type=Path, default=Path("straggler-results"))
         if name == "run":
@@ -30,7 +33,7 @@ def main() -> int:
             action.add_argument("--work", choices=("sleep", "compute"), default="sleep", help="what ranks do (sleep)")
             action.add_argument("--missing", action="store_true", help="only cases without a result, or that failed")
         else:
-            action.add_argument("--pairs", type=int, default=5)
+            action.add_argument("--pairs", type=int, default=9)
     written = actions.add_parser("page", help="the results as Markdown, on standard output")
     written.add_argument("--out", type=Path, default=Path("straggler-results"))
     actions.add_parser("cases", help="all trainings, a line each")
@@ -53,11 +56,15 @@ def main() -> int:
     return 0
 
 
-def _tool(text: str) -> Tool:
+def tool_of(text: str) -> Tool:
+    """`NAME[=PYTHON]`, its interpreter by its whole path. Raises ArgumentTypeError."""
     name, _, python = text.partition("=")
     if name not in TOOLS:
         raise argparse.ArgumentTypeError(f"no adapter is called {name}; there are {', '.join(TOOLS)}")
-    return Tool(name=name, python=python or sys.executable)
+    path = shutil.which(python or sys.executable)
+    if path is None:
+        raise argparse.ArgumentTypeError(f"{python} is no interpreter")
+    return Tool(name=name, python=str(Path(path).absolute()))  # trainings run in folders of their own
 
 
 def _run(cases: list[Case], tool: Tool, out: Path, *, missing: bool) -> None:
@@ -77,7 +84,7 @@ def _run(cases: list[Case], tool: Tool, out: Path, *, missing: bool) -> None:
 
 def _price(tool: Tool, out: Path, pairs: int) -> None:
     """Pairs of one training: without the tool and with it, in the same interpreter, the first by turns."""
-    case = next(each for each in CASES if each.name == PRICED)
+    case = replace(next(each for each in CASES if each.name == PRICED), steps=PRICED_STEPS)
     folder, taken = (out / "work" / "price").resolve(), []
     for pair in range(pairs):
         both = {}

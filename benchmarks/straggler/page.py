@@ -7,13 +7,12 @@ import os
 import platform
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 from benchmarks.straggler.cases import CASES, computing
 from benchmarks.straggler.run import TOOLS, Result, read_result
 from benchmarks.straggler.score import Score, Truth, score
 
-CHEAPEST = "baseline"
 EITHER = (*CASES, *map(computing, CASES))
 
 
@@ -88,46 +87,35 @@ def _counts(its: dict[str, Result]) -> list[str]:
         pairs = [getattr(each, name) for each in scores]
         return f"{sum(right for right, _ in pairs)} of {sum(count for _, count in pairs)}"
 
+    gives_phases = any(each["phase"] for result in its.values() for each in result.answer["findings"])
+    phases = both("phases") if gives_phases else "-"
     return [
-        of(delayed, "right"), of(delayed, "missed"), of(delayed, "denied"), both("phases"), both("ms"),
+        of(delayed, "right"), of(delayed, "missed"), of(delayed, "denied"), phases, both("ms"),
         of(controls, "right"), of(scores, "accused"), of(scores, "cannot_tell"), str(len(its) - len(scores)),
     ]  # fmt: skip
 
 
 def _prices(out: Path, results: dict[str, dict[str, Result]]) -> list[str]:
     lines = [
-        f"Price: CPU of a rank in each training beside the same under `{CHEAPEST}`, which times steps only, at another"
-        " time: the median and the middle half. And pairs of `equal-ddp-2` without and with the tool, one after the"
-        " other: median [least, largest]; the whole has start and end.",
+        "Price: pairs of `equal-ddp-2` over 200 steps, without and with the tool, the first by turns: median [least,"
+        " largest] of how a pair differs. CPU is user and system time, a rank's that of its process; the whole is all"
+        " processes from start to end, without making the answer. `baseline` times steps only: what differs by chance.",
         "",
-        "| tool | trainings | CPU of a rank, ms a step more | pairs | step, % longer | CPU of the whole, s more |",
-        "|---|---|---|---|---|---|",
+        "| tool | pairs | step, % longer | CPU of a rank, ms a step more | CPU of the whole, s more |",
+        "|---|---|---|---|---|",
     ]
-    for tool, its in results.items():
-        beside = results.get(CHEAPEST, {}) if tool != CHEAPEST else {}
-        both = [(each.truth, beside[name].truth) for name, each in its.items() if name in beside]
-        truths = [(after, before) for after, before in both if after is not None and before is not None]
-        cpu = [after.cpu_ms - before.cpu_ms for after, before in truths]
+    for tool in results:
         path = out / tool / "price.jsonl"
-        whole = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        step = [100 * (after[1] / before[1] - 1) for before, after in whole]
-        more = [after[0] - before[0] for before, after in whole]
-        cells = [str(len(truths)), _middle(cpu), str(len(whole)), _range(step), _range(more)]
-        lines.append(f"| {tool} | {' | '.join(cells)} |")
+        pairs = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        step = [100 * (after[1] / before[1] - 1) for before, after in pairs]
+        rank, whole = ([after[at] - before[at] for before, after in pairs] for at in (2, 0))
+        lines.append(f"| {tool} | {len(pairs)} | {_range(step)} | {_range(rank)} | {_range(whole)} |")
     return lines
 
 
 def _range(values: list[float]) -> str:
     """The median, the least and the largest."""
     return f"{median(values):.2f} [{min(values):.2f}, {max(values):.2f}]" if values else "-"
-
-
-def _middle(values: list[float]) -> str:
-    """The median and the quartiles."""
-    if len(values) < 2:
-        return "-"
-    low, middle, high = quantiles(values, n=4, method="inclusive")
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _answers(results: dict[str, dict[str, Result]]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 COMPUTE = ("forward", "backward")
@@ -23,7 +23,8 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What the ranks of a training recorded. `step_ms`, `cpu_ms`: the median step of a rank and its CPU time."""
+    """What the ranks of a training recorded. `step_ms`, `cpu_ms`: a rank's mean step behind the warm-up, and its
+    CPU time."""
 
     causes: tuple[Cause, ...]
     step_ms: float
@@ -67,7 +68,7 @@ def truth_of(folder: Path, warmup: int, *, scored_ms: bool = True) -> Truth:
     times = [step for each in ranks for step in each["steps"][warmup:]]
     return Truth(
         causes=tuple(Cause(rank=rank, phase=phase, ms=ms / count) for (rank, phase), ms in sorted(sums.items())),
-        step_ms=fmean(wall for wall, _ in times), cpu_ms=median(cpu for _, cpu in times), scored_ms=scored_ms,
+        step_ms=fmean(wall for wall, _ in times), cpu_ms=fmean(cpu for _, cpu in times), scored_ms=scored_ms,
     )  # fmt: skip
 
 

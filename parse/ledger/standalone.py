@@ -138,7 +138,8 @@ def _last_to_come(trace: Trace, kinds: Sequence[Sequence[Mapping[str, object]]])
     on_device = any(report.stamp_bound_ns for report in trace.reports)
     texts = []
     for kind in kinds[0]:
-        its = [next((each for each in of_rank if _is_like(each, kind)), {}) for of_rank in kinds]
+        same = [kind.get(name) for name in SAME]
+        its = [next((each for each in of_rank if [*map(each.get, SAME)] == same), {}) for of_rank in kinds]
         times = [each.get("duration_ms" if on_device else "after_ms") for each in its]
         known = [ms for ms in times if _is_positive(ms)]
         if kind.get("group") != OF_ALL or kind.get("phase") == PHASES[1] or len(known) < len(times):
@@ -146,12 +147,9 @@ def _last_to_come(trace: Trace, kinds: Sequence[Sequence[Mapping[str, object]]])
         arrives_ms = -np.array(known) if on_device else begin_ms + known
         late_ms = arrives_ms - arrives_ms.min()
         if late_ms.max() >= least_ms:
-            its_name = (
-                f"{kind['name']} of {bytes_text(int(size))}"
-                if _is_positive(size := kind.get("bytes"))
-                else kind["name"]
-            )
-            texts.append(f"rank {late_ms.argmax()} comes {late_ms.max():.3g} ms after the first to the {its_name}")
+            of = f" of {bytes_text(int(size))}" if _is_positive(size := kind.get("bytes")) else ""
+            late = f"rank {late_ms.argmax()} comes {late_ms.max():.3g} ms after the first"
+            texts.append(f"{late} to the {kind['name']}{of}")
     return texts
 
 
@@ -159,8 +157,8 @@ _OWN_RECORD = "torch's own record"
 """In the way by which ranks also meet."""
 
 
-def _is_like(kind: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    return all(kind.get(name) == other.get(name) for name in ("name", "group", "bytes", "phase"))
+SAME = ("name", "group", "bytes", "phase")
+"""What kinds of collectives of two ranks have in common that are one."""
 
 
 def _is_positive(value: object) -> TypeGuard[float]:

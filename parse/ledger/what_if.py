@@ -34,9 +34,10 @@ from parse.ledger.meetings import (
     meeting_kinds,
     read_pieces,
 )
+from parse.ledger.pace import PacedSteps, pace_of, paced_steps
 from parse.ledger.types import Change, Ledger, WhatIf
 from parse.ledger.verdict import Straggler
-from parse.rules import MATERIAL, READ_AT_ONCE
+from parse.rules import HALF, MATERIAL, READ_AT_ONCE, WORTH_NAMING
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Run
 from parse.term_kinds import COMMUNICATION, COMPUTE, DATA, OPTIMIZER, TERM_KINDS, TERMS, WAIT, WORK, is_known
@@ -154,10 +155,13 @@ def _events(meetings_ns: Ints, kinds: MeetingKinds, entered: Ints) -> list[_Even
     return sorted(events, key=lambda event: event.after(first))
 
 
-def replay(ends: Ints, cases: Sequence[Sequence[Stage]]) -> Ints:
-    """The end of each rank [case, rank] after these steps, from its end before them."""
-    if len(cases[0]) == 2 and cases[0][0].root == NO_ROOT:
-        return np.stack([_by_reductions(its, *case) for its, case in zip(ends, cases, strict=True)])
+def replay(
+    ends: Ints, cases: Sequence[Sequence[Stage]], paced: PacedSteps | None, ahead: Ints
+) -> tuple[Ints, Ints]:  # fmt: skip
+    """The end of each rank [case, rank] after these steps, from its end before them. Where its loader sets the pace,
+    that is so far `ahead` of the recorded [case, rank]; how far behind them."""
+    if len(cases[0]) == 2 and cases[0][0].root == NO_ROOT and paced is None:
+        return np.stack([_by_reductions(its, *case) for its, case in zip(ends, cases, strict=True)]), ahead
     steps = []
     for each in zip(*cases, strict=True):
         first = each[0]
@@ -179,7 +183,9 @@ def replay(ends: Ints, cases: Sequence[Sequence[Stage]]) -> Ints:
                     stage.root == NO_ROOT and stage.calls == stage.waits
                 )  # nothing waits later than the last calls
                 ends = (needed if at_once else np.maximum(ends, needed)) + exposed[step]
-    return ends
+        if paced is not None:
+            ends, ahead = paced.begin_after(step, ends, ahead)
+    return ends, ahead
 
 
 def _by_reductions(ends: Ints, to_reduction: Stage, after: Stage) -> Ints:
@@ -313,7 +319,19 @@ def priced(ledger: Ledger, late: Sequence[Straggler]) -> list[tuple[Straggler, W
     least = MATERIAL * ledger.step.value
     shown = [each for at, each in enumerate(costed) if not at or each.costs >= least]
     chains = [replace(each, chain=_chain(ledger, each)) for each in shown] if ledger.dimensions else shown
+    if chains[0].costs < WORTH_NAMING * ledger.step.value and _is_paced(ledger):
+        chains[0] = replace(chains[0], paced=True)
     return [(each, None if at else without) for at, each in enumerate(chains)]
+
+
+def _is_paced(ledger: Ledger) -> bool:
+    """Whether a loader sets the pace in one of the replayed runs."""
+    for run in () if ledger.dimensions else _replayable(ledger):
+        if run.trace is not None:
+            with open_trace(run.trace) as trace:
+                if pace_of(trace) is not None:
+                    return True
+    return False
 
 
 def _chain(ledger: Ledger, verdict: Straggler) -> tuple[ChainLink, ...]:
@@ -398,10 +416,11 @@ def _durations_ns(
     duration_ns, recorded_ns, whole_ns = np.zeros(len(cases)), 0, 0
     ranks = len(trace.stamps)
     length = max(1, (READ_AT_ONCE if len(kinds) else CACHED_STAMPS) // (ranks * (1 + len(kinds))))
+    pace = pace_of(trace) if is_known(DATA, terms) else None
 
-    def changed(whole: StepPiece) -> tuple[int, list[tuple[int, int, int, Ints, list[list[Stage]]]]]:
+    def changed(whole: StepPiece) -> tuple[int, list[tuple[int, int, int, Ints, PacedSteps | None, list[list[Stage]]]]]:
         """The length of a piece; its parts without steps that lack stamps: first step, stop, length, the ends of the
-        ranks before it, and the stages of each case."""
+        ranks before it, its steps where loaders set the pace, and the stages of each case."""
         parts = []
         for part in complete_parts(whole, lacking_steps(whole, borders, kinds)):
             meetings_ns = None if part.meetings_ns is None else part.meetings_ns[:, 1:]
@@ -414,8 +433,12 @@ def _durations_ns(
                 else [_changed(each, case, late, len(kinds)) for each in its_stages]
                 for case in cases
             ]  # fmt: skip
-            begins_ns = part.stamps_ns[:, 0, END].copy()
-            parts.append((part.first, part.stop, _length_ns(part), begins_ns, of_cases))
+            begins_ns, paced = part.stamps_ns[:, 0, END].copy(), None
+            if pace is not None:
+                keeps = np.array([_keeps_loader(its_stages, each) for each in of_cases])
+                ends_ns = part.stamps_ns[:, 1:, END].copy()
+                paced = paced_steps(pace, ends_ns, its_stages[0].work[DATA.name], keeps)
+            parts.append((part.first, part.stop, _length_ns(part), begins_ns, paced, of_cases))
         return _length_ns(whole), parts
 
     for first, stop in trace.blocks.tolist():
@@ -423,12 +446,13 @@ def _durations_ns(
         pieces = [(begin, min(begin + length, stop)) for begin in range(first, stop, length)]
         for its_ns, parts in map(changed, read_pieces(trace, kinds, pieces)):
             whole_ns += its_ns
-            for part_first, part_stop, part_ns, begins_ns, of_cases in parts:
+            for part_first, part_stop, part_ns, begins_ns, paced, of_cases in parts:
                 recorded_ns += part_ns
                 if part_first != reached:
                     duration_ns += ends.max(axis=1)
                     ends = np.repeat(begins_ns[None] - begins_ns.max(), len(cases), axis=0)
-                ends, reached = replay(ends, of_cases), part_stop
+                    shift = ends - begins_ns
+                ends, shift, reached = *replay(ends, of_cases, paced, shift), part_stop
         duration_ns += ends.max(axis=1)
     return [*(duration_ns * (whole_ns / recorded_ns)).tolist()]
 
@@ -447,6 +471,15 @@ def _late_cells(delays: Sequence[StragglerCells], ranks: int, steps: Ints) -> li
             late = np.ones(len(steps), np.bool_) if its_steps is None else np.isin(steps, its_steps)
             its[np.ix_(np.array(its_ranks, np.int64), late)] = True
     return [*np.logical_or.accumulate(cells)]
+
+
+def _keeps_loader(recorded: Sequence[Stage], changed: Sequence[Stage]) -> Bools:
+    """Whose loader keeps its pace in a change [rank]: not where what a rank saves is mostly its data."""
+    data, its = recorded[0].work[DATA.name].sum(axis=1), changed[0].work.get(DATA.name)
+    of_data = data - (lower_median(data, axis=0) if its is None else its.sum(axis=1))
+    saved = sum((_sum(before) - _sum(after)).sum(axis=1) for before, after in zip(recorded, changed, strict=True))
+    keeps: Bools = (of_data <= HALF * saved) | (saved <= HALF * of_data)
+    return keeps
 
 
 def _input_ready(of: Sequence[Stage], fetches_ns: Mapping[str, Ints] | None) -> list[Stage]:

@@ -91,7 +91,7 @@ def _is_by_cores(split: ComputeSplit, ledger: Ledger) -> bool:
 
 
 def _straggler(verdict: Straggler, finding: Finding, ledger: Ledger) -> Words:
-    evidence = [evidence_words(each, verdict) for each in finding.evidence]
+    evidence = [] if verdict.paced else [evidence_words(each, verdict) for each in finding.evidence]
     reason, advice = leaves_late_words(verdict, finding.evidence, ledger) or (evidence[0] if evidence else ("", ""))
     shown = [each for each in finding.evidence if isinstance(each, Symptom)]
     more = [

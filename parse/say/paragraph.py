@@ -11,7 +11,7 @@ from parse.ledger.finding import ComputeSplit, CoreLack, LostTerm
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import Straggler
-from parse.rules import NOTABLE, SMALL
+from parse.rules import MATERIAL, NOTABLE, SMALL
 from parse.runs.result import times_devices
 from parse.say.findings import Words, words
 from parse.say.numbers import change_ms, digits, interval_ms, ms, percent, round_number, share
@@ -189,7 +189,7 @@ class Headline:
 def largest(ledger: Ledger) -> Headline:
     """The share of the loss, or of a step, of the first finding, or of the term that loses most, if that is more."""
     loss, base, shared = ledger.loss, ledger.result.base_case, ledger.result.oversubscribed
-    known = (each for each in ledger.findings if ledger.lost_to(each) >= 0)
+    known = (each for each in ledger.findings if ledger.lost_to(each) >= MATERIAL * ledger.step.value)
     first = next((each for each in known if not isinstance(each.what, (ComputeSplit, LostTerm))), None)
     if loss is not None and (loss.value <= 0 or ledger.loses_little):
         little = "a step takes no longer" if loss.value <= 0 else "less than 1 % of a step"

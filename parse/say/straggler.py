@@ -48,6 +48,8 @@ def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
     """`Rank 3 (node2) computes 30.2 ms longer than the median rank in 99 % of the steps. This costs 27.2 ms a step.
     Without it: 256.7 instead of 177.7 samples/s`."""
     text = f"{_late(verdict, ledger)}{_by_call(verdict, ledger)}"
+    if verdict.paced:
+        return f"{text}. The loader sets the pace: little is gained without it"
     is_first = verdict.ranks == ledger.verdict.ranks and verdict.kind is ledger.verdict.kind
     if verdict.costs > 0:
         at_base = ledger.straggler_at_base.costs if is_first else 0.0

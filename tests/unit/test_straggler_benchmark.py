@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from benchmarks.straggler.__main__ import tool_of
 from benchmarks.straggler.adapters.common import cannot_tell, finding, named
 from benchmarks.straggler.adapters.observe import straggler
 from benchmarks.straggler.cases import CASES, PATTERNS, PHASES, TRAININGS, Delay, case_of
@@ -180,14 +182,13 @@ def test_the_page_counts_and_shows_each_answer(tmp_path: Path) -> None:
     put_result(tmp_path, "equal-ddp-2", "baseline", EQUAL, says(rank(0, phase=None, ms=None)))
     put_result(tmp_path, "ddp-forward", "observe", LATE, says(rank(1, phase="compute", ms=41.0)))
     put_result(tmp_path, "ddp-data", "observe", None, {**BY, **cannot_tell("")})
-    slower = Truth(causes=(), step_ms=EQUAL.step_ms, cpu_ms=EQUAL.cpu_ms + 0.5)
-    put_result(tmp_path, "equal-ddp-2", "observe", slower, says())
+    put_result(tmp_path, "equal-ddp-2", "observe", EQUAL, says())
     (tmp_path / "observe" / "price.jsonl").write_text("[[1.0, 40.0, 3.0], [2.5, 40.5, 3.25]]\n")
     text = page(tmp_path)
-    assert "| baseline | 0 of 1 | 1 of 1 | 1 of 1 | 0 of 0 | 0 of 0 | 0 of 1 | 1 of 2 | 0 of 2 | 0 |" in text
+    assert "| baseline | 0 of 1 | 1 of 1 | 1 of 1 | - | 0 of 0 | 0 of 1 | 1 of 2 | 0 of 2 | 0 |" in text
     assert "| observe | 1 of 1 | 0 of 1 | 0 of 1 | 1 of 1 | 1 of 1 | 1 of 1 | 0 of 2 | 0 of 2 | 1 |" in text
-    assert "| observe | 2 | 0.25 (0.12 to 0.38) | 1 | 1.25 [1.25, 1.25] | 1.50 [1.50, 1.50] |" in text
-    assert "| baseline | 0 | - | 0 | - | - |" in text
+    assert "| observe | 1 | 1.25 [1.25, 1.25] | 0.25 [0.25, 0.25] | 1.50 [1.50, 1.50] |" in text
+    assert "| baseline | 0 | - | - | - |" in text
     assert "| ddp-forward | 1 forward 40.0 | ✗ none | ✓ 1 compute 41.0 |" in text
     assert "| equal-ddp-2 | none | ✗ 0 ? ? | ✓ none |" in text and "| ddp-data | none | - | failed |" in text
     assert "a tool 1" in text
@@ -205,6 +206,7 @@ def what(**changes: Any) -> dict[str, Any]:
     usual = {
         "ranks": [1], "kind": "persistent", "arrival_skew": 40.0, "share": 1.0, "loader": None, "after_update": None,
         "cause": {"release": 0.0, "optimizer": 0.5, "data": 0.5, "compute": 39.0}, "shape": None,
+        "paced": False,
     }  # fmt: skip
     return usual | changes
 
@@ -229,8 +231,8 @@ def test_a_finding_of_our_ledger_as_an_answer(changes: dict[str, Any], phase: st
     assert straggler(its) == [{"who": its["ranks"], "phase": phase, "ms_per_step": ms, "kind": kind}]
 
 
-def test_a_shared_delay_names_no_rank() -> None:
-    assert straggler(what(ranks=[])) == []
+def test_a_shared_delay_and_a_rank_that_delays_nobody_name_no_rank() -> None:
+    assert straggler(what(ranks=[])) == straggler(what(paced=True)) == []
 
 
 def test_the_benchmark_is_usable_without_this_project() -> None:
@@ -253,6 +255,16 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path("summary").write_
 pathlib.Path("ready").touch()
 time.sleep(600)
 """
+
+
+def test_an_interpreter_is_the_same_in_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    assert tool_of("nvrx=bin/python") == Tool(name="nvrx", python=str(tmp_path / "bin" / "python"))
+    for text in ("nvrx=bin/none", "none"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            tool_of(text)
 
 
 def test_what_a_tool_runs_beside_the_ranks_ends_with_them_and_may_write(

@@ -2,8 +2,8 @@
 
 Each finding `straggler` is one of the answer: its ranks; of its causes the largest, where `compute` is both passes and
 what comes behind the update without the loader is `between`, and `release` (a rank that leaves a collective late) is
-`collective`; its arrival skew times its share of the steps, a rank's part of it where ranks take turns. Pauses of some
-ranks only are `between`.
+`collective`; its arrival skew times its share of the steps, a rank's part of it where ranks take turns. One that is
+`paced` delays nobody: its steps are no shorter without it. Pauses of some ranks only are `between`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ def answer(folder: Path, ranks: int) -> Answer:
         for its in ledger["findings"]
         for each in (straggler(its["what"]) if its["kind"] == "straggler" else pauses(its, ranks))
     ]
-    if not findings and ledger["verdict"]["kind"] != "none":
+    verdict = ledger["verdict"]
+    if not findings and verdict["kind"] != "none" and not (verdict.get("paced") and not verdict["unseen"]):
         return cannot_tell(ledger["sentence"])
     return named(findings, ledger["sentence"])
 
 
 def straggler(what: dict[str, Any]) -> list[dict[str, Any]]:
-    if not what["ranks"]:
+    if not what["ranks"] or what["paced"]:
         return []
     cause = dict(what["cause"])
     behind = what["after_update"] or 0.0
