@@ -112,10 +112,10 @@ def warnings(summary: Summary) -> list[str]:
 
 def notice_lines(notices: Sequence[Notice], page: Page) -> tuple[list[str], int]:
     """A line for each notice, equal ones of several points as one, and how many of the lines lack a part of their text
-    or of their names; on a verbose page every notice in full length."""
+    or of their names; on a verbose page in full length."""
     width = page.width
     if page.verbose:
-        return wrapped((notice.line for notice in notices), width), 0
+        return wrapped((notice.line for notice in merged(notices)), width), 0
     lines, cut_short = [], 0
     short = shortened((label for notice in notices for label in notice.labels), int(width * LABEL_SHARE))
     for notice in merged(notices):
