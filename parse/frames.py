@@ -17,7 +17,7 @@ from hpc.model.trace_file import open_trace
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 from parse.arrow import ArrowColumns, column
-from parse.report.export import content_of, finding_rows, point_row, run_rows, term_rows
+from parse.report.export import content_of, rows_of
 from parse.report.notices import warnings
 from parse.report.summary import Summary, read_ledgers, read_summary
 
@@ -63,24 +63,10 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> ArrowColumns:
     return {name: column(values, types.get(name, str)) for name, values in cells.items()}
 
 
-def point_columns(page: Mapping[str, Any]) -> ArrowColumns:
-    """A row per point: the columns of the CSV page."""
-    return columns_of([*map(point_row, page["results"])])
-
-
-def run_columns(page: Mapping[str, Any]) -> ArrowColumns:
-    """A row per run of a point."""
-    return columns_of([row for result in page["results"] for row in run_rows(result)])
-
-
-def term_columns(ledgers: Iterable[Mapping[str, Any]]) -> ArrowColumns:
-    """A row per term of a point, ms per step."""
-    return columns_of([row for ledger in ledgers for row in term_rows(ledger)])
-
-
-def finding_columns(ledgers: Iterable[Mapping[str, Any]]) -> ArrowColumns:
-    """A row per finding of a point, `costs` in ms per step."""
-    return columns_of([row for ledger in ledgers for row in finding_rows(ledger)])
+def table_columns(table: str, records: Iterable[Mapping[str, Any]]) -> ArrowColumns:
+    """`points` (the columns of the CSV page) or `runs` of results, or `terms` or `findings` of ledgers, in ms per step:
+    a row for each."""
+    return columns_of(rows_of(table, records))
 
 
 def step_columns(path: str) -> ArrowColumns:

@@ -168,10 +168,10 @@ class Ledger:
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """A capsule with the table."""
-        return call("arrow.stream", call("frames.term_columns", [self.json]))
+        return call("arrow.stream", call("frames.table_columns", "terms", [self.json]))
 
     def _repr_html_(self) -> str:
-        return str(call("frames.columns_html", call("frames.term_columns", [self.json])))
+        return str(call("frames.columns_html", call("frames.table_columns", "terms", [self.json])))
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,10 @@ class Measurement:
         """What is odd about files that were read, and why others were not."""
         points = [_record(Point, result, runs=_runs(result)) for result in page["results"]]
         runs = [run for point in points for run in point.runs]
-        self.points: Records[Point] = Records(call("frames.point_columns", page), points.__getitem__)
-        self.runs: Records[Run] = Records(call("frames.run_columns", page), runs.__getitem__)
+        self.points: Records[Point] = Records(
+            call("frames.table_columns", "points", page["results"]), points.__getitem__
+        )
+        self.runs: Records[Run] = Records(call("frames.table_columns", "runs", page["results"]), runs.__getitem__)
 
     @cached_property
     def _ledgers(self) -> tuple[Any, list[Json]]:
@@ -223,7 +225,7 @@ class Measurement:
             for of in ledgers
             for each in of["findings"]
         ]
-        return Records(call("frames.finding_columns", ledgers), every.__getitem__)
+        return Records(call("frames.table_columns", "findings", ledgers), every.__getitem__)
 
     def steps(self, run: Run) -> Records[Step]:
         """The steps of all ranks of a run. Raises ValueError where it has no trace, or one that cannot be read."""

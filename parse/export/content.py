@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from parse.page.figures import shareable
-from parse.report.export import finding_rows, point_row, run_rows, term_rows
+from parse.report.export import finding_rows, point_row, rows_of, term_rows
 
 FIGURES = (
     "nodes", "devices", "runs_ok", "median_speed", "average_speed", "interval_low", "interval_high", "cv", "speedup",
@@ -73,12 +73,8 @@ class ExportContent:
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Rows by the name of their table."""
         results, ledgers = self.summary["results"], self.summary["ledgers"]
-        return {
-            "points": [*map(point_row, results)],
-            "runs": [row for result in results for row in run_rows(result)],
-            "terms": [row for ledger in ledgers for row in term_rows(ledger)],
-            "findings": [row for ledger in ledgers for row in finding_rows(ledger)],
-        }
+        of = {"points": results, "runs": results, "terms": ledgers, "findings": ledgers}
+        return {name: rows_of(name, records) for name, records in of.items()}
 
     @property
     def text(self) -> str:

@@ -73,7 +73,6 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
 }
 
 
-NO_TIMES = np.empty(0)
 HEAD = 4096
 """Printed steps from which the print interval, and whether lines have time stamps, are determined."""
 INTERVALS = 5
@@ -347,7 +346,7 @@ class _Reader:
             step_lines=self.step_lines,
             printed_every=self.printed_every,
         )
-        if is_of_several := 2 * self.step_merge.apart > self.step_merge.rated_again:
+        if is_of_several := 2 * self.step_merge.apart > self.step_merge.merged:
             reason = (
                 f"of {plural(self.step_merge.apart, 'step')} several lines print rates that differ by a factor of "
                 f"{SEVERAL_RUNS} or more: they are of several runs or writers, and nothing says of which"
@@ -450,7 +449,7 @@ class _Reader:
                 remarks.append(remark("coarse_stamps", resolution_s=window_sum.resolution_s, interval_s=interval_s))
         if times is window_sum.durations and len(times.values) and 2 * error_s > (mean_s := times.values.mean()):
             remarks.append(remark("coarse_means", error_s=error_s, mean_s=float(mean_s)))
-            return NO_TIMES, unit_s
+            return np.empty(0), unit_s
         if times.count > len(times.values):
             remarks.append(remark("first_step_times", first=len(times.values), intervals=times.count))
         return times.values, unit_s

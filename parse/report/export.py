@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpc.model.spec import SAMPLES
@@ -439,3 +439,14 @@ def finding_rows(ledger: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "costs": finding["costs"], "sentences": " ".join(finding["sentences"]),
             "speed_without": without.get("speed"),
         }  # fmt: skip
+
+
+TABLES: Mapping[str, Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]] = {
+    "points": lambda result: [point_row(result)], "runs": run_rows, "terms": term_rows, "findings": finding_rows,
+}  # fmt: skip
+"""By name, the rows of a table that a point of the JSON page, or for the last two its ledger, has."""
+
+
+def rows_of(table: str, records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The table of these points or ledgers."""
+    return [row for record in records for row in TABLES[table](record)]

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
 from parse.logs.engine.fields import LARGEST
+from parse.logs.engine.intervals import SEVERAL_RUNS
 from parse.logs.engine.log_format import LogRecord
 from parse.logs.formats.mllog import TrainedWork, stated_rate, trained
 from parse.logs.path_facts import Size, whole_number
@@ -79,6 +80,9 @@ def whole_training(reading: Reading, size: Size) -> Speed | None:
 def what_is_there(reading: Reading) -> str:
     """What a log without steps has of a whole training, and what is missing for a speed."""
     records = reading.records
+    for what, rates in _totals(reading).items():
+        if max(rates) > SEVERAL_RUNS * min(rates):
+            return f"the {what} that it prints is {min(rates):g} and {max(rates):g}: of several runs"
     known = {
         "lines of whole epochs": _epoch_lines(records).count,
         "evaluations": sum(1 for record in records if record.kind == "evaluation"),
@@ -105,18 +109,25 @@ def _trained(reading: Reading) -> TrainedWork | str:
 def _printed_speed(reading: Reading, lines: _Epochs) -> tuple[float | None, str]:
     """The rate that the program prints of the run, else that of its epochs together, else the one that MLPerf's lines
     state, with its source."""
-    totals = [
-        (rate, record.values.get("what", "its total"))
-        for record in reading.records
-        if record.kind == "summary" and (rate := _positive(record.values.get("rate")))
-    ]
-    if totals:
-        rate, what = next((total for total in reversed(totals) if total[1] not in WITHOUT_INPUT), totals[-1])
-        return rate, f"the {what} that it prints, {rate:g}"
+    if totals := _totals(reading):
+        what = next((name for name in reversed(totals) if name not in WITHOUT_INPUT), "") or next(reversed(totals))
+        rates = totals[what]
+        if max(rates) > SEVERAL_RUNS * min(rates):
+            return None, ""
+        return rates[-1], f"the {what} that it prints, {rates[-1]:g}"
     if lines.rate:
         return lines.rate, f"the rates of {plural(lines.count, 'epoch')} that it prints"
     stated = stated_rate(reading.records, reading.facts)
     return stated, f"the rates that it states in tracked_stats, {stated:g} (median)" if stated else ""
+
+
+def _totals(reading: Reading) -> dict[str, list[float]]:
+    """The rates of the run that the program prints, by what it calls them."""
+    return grouped(
+        (record.values.get("what", "its total"), rate)
+        for record in reading.records
+        if record.kind == "summary" and (rate := _positive(record.values.get("rate")))
+    )
 
 
 def _epoch_lines(records: Iterable[LogRecord]) -> _Epochs:

@@ -94,26 +94,15 @@ class Form:
             return math.nan
 
 
-def form_of(text: bytes) -> Form | None:
-    """The form that the text is written in; None where it is none that is known."""
-    for form in _FORMS:
+def form_of(text: bytes, *, runtime: bool = False) -> Form | None:
+    """The form that a time stamp, or a time since a beginning, is written in; None where it is none that is known."""
+    for form in (_RUNTIME,) if runtime else _FORMS:
         if match := form.fullmatch(text):
             spans = {name: match.span(name) for name in form.groupindex if match[name] is not None and name != "name"}
             named = match.groupdict().get("name")
-            if named is not None and named not in _MONTHS:
-                continue
-            return Form(
-                spans=spans,
-                month=_MONTHS.index(named) + 1 if named is not None else None,
-            )
+            if named is None or named in _MONTHS:
+                return Form(spans=spans, month=_MONTHS.index(named) + 1 if named else None, runtime=runtime)
     return None
-
-
-def runtime_form_of(text: bytes) -> Form | None:
-    """The form of a time since a beginning; None where the text is none."""
-    match = _RUNTIME.fullmatch(text)
-    spans = {name: match.span(name) for name in match.groupdict() if match[name] is not None} if match else None
-    return Form(spans=spans, runtime=True) if spans else None
 
 
 def seconds_of(text: bytes) -> float | None:
@@ -157,7 +146,7 @@ def field_of(name: str, text: bytes, first: int, stop: int) -> Field | None:
     """The field at this place; None if its text does not fit its name."""
     text_of_field = text[first:stop]
     if name in ("time", "runtime"):
-        form = form_of(text_of_field) if name == "time" else runtime_form_of(text_of_field)
+        form = form_of(text_of_field, runtime=name == "runtime")
         written = text_of_field.translate(ALIKE)
         return Field(first=first, stop=stop, point=stop, plain=False, form=form, written=written) if form else None
     if name in INTEGERS:

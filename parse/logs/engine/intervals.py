@@ -110,15 +110,14 @@ def merged(lines: StepLines) -> Points:
 
 
 def rates_apart(lines: StepLines) -> tuple[int, int]:
-    """The steps whose rate several lines print that bear no rank, and those of them whose rates are of several runs."""
+    """The number of steps, and of those of which several lines without a rank print rates that are of several runs."""
     if (np.diff(lines.key) > 0).all():
-        return 0, 0
+        return len(lines), 0
     lines = lines.take((lines.rank == NO_NUMBER) & (lines.rate > 0))
     lines = lines.take(np.argsort(lines.key, kind="stable"))
     begins = np.flatnonzero(np.diff(lines.key, prepend=-1))
-    several = np.diff(np.append(begins, len(lines))) > 1
     ratios = np.maximum.reduceat(lines.rate, begins) / np.minimum.reduceat(lines.rate, begins)
-    return int(several.sum()), int((ratios > SEVERAL_RUNS).sum())
+    return len(begins), int((ratios > SEVERAL_RUNS).sum())
 
 
 def _medians(values: Floats, begins: Integers, counts: Integers) -> Floats:

@@ -136,13 +136,12 @@ def _row(text: bytes, begin: int) -> list[npt.NDArray[np.uint16]]:
 
 def _telling(row: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
     """PAIRS neighbouring pairs of a text, from the rarest one where enough follow it."""
-    last = max(len(row) - PAIRS, 0)
-    best = max(range(last + 1), key=lambda place: _rarity(row[place : place + 1].tobytes()))
+    if len(row) <= PAIRS:
+        return row
+    letters = row[: len(row) - PAIRS + 1].tobytes()
+    rarity = [0 if letter in b" etaoinsr" else 1 if 97 <= letter <= 122 else 2 for letter in letters]
+    best = int(np.argmax(np.reshape(rarity, (-1, 2)).sum(axis=1)))
     return row[best : best + PAIRS]
-
-
-def _rarity(text: bytes) -> int:
-    return sum(0 if letter in b" etaoinsr" else 1 if 97 <= letter <= 122 else 2 for letter in text)
 
 
 # Finds the steps of lines: of lines that are equal but for their digits one is matched, and serves them all.

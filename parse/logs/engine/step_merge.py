@@ -63,7 +63,7 @@ class StepMerge:
 
     def __init__(self, *, bars: bool = False, one_bar: bool = False) -> None:
         self.back: Return | None = None
-        self.late_lines = self.unusable = self.rated_again = self.apart = 0
+        self.late_lines = self.unusable = self.merged = self.apart = 0
         self.ranks: dict[int, int] = {}
         """The ranks that lines bear, with the keys of their first steps."""
         self.pauses: dict[int, list[str]] = {}
@@ -141,8 +141,8 @@ class StepMerge:
         if not len(done):
             return NO_POINTS
         self._flushed = max(self._flushed, int(done.key.max()))
-        several, apart = rates_apart(done)
-        self.rated_again, self.apart = self.rated_again + several, self.apart + apart
+        steps, apart = rates_apart(done)
+        self.merged, self.apart = self.merged + steps, self.apart + apart
         ranks, places = np.unique(done.rank, return_index=True)
         self.ranks = dict(zip(ranks.tolist(), done.key[places].tolist(), strict=True)) | self.ranks
         return merged(done)

@@ -56,10 +56,6 @@ class FormatError(ValueError):
     """A file of formats cannot be used; the text names the table, the field, and what to do."""
 
 
-def _count(text: str) -> str:
-    return str(sum(bool(part.strip()) for part in text.split(",")))
-
-
 def _class(text: str) -> str:
     match = _CLASS.search(text)
     return match[1] if match else text
@@ -72,7 +68,7 @@ def _number(text: str) -> str:
 
 WAYS: Mapping[str, Callable[[str], str]] = {
     "": lambda text: text,
-    "count": _count,
+    "count": lambda text: str(sum(bool(part.strip()) for part in text.split(","))),
     "product": lambda text: str(math.prod(map(int, re.findall(r"\d+", text)))),
     "share": lambda text: f"{float(text) * 100:.6g}",
     "thousandths": lambda text: f"{float(text) * 100:.3f}",

@@ -10,6 +10,7 @@ pattern runs it first, and shows what it makes.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
@@ -34,6 +35,7 @@ from parse.logs.infer.words import (
     TIME,
     WORK,
     NamedNumber,
+    role_of,
 )
 from parse.logs.line_pattern import LinePattern, pattern_format
 from parse.logs.window import Protocol, read_log
@@ -263,6 +265,13 @@ def _apart(first: TimeReading, other: TimeReading) -> float | None:
     return max(abs(seconds - other_s) - error - other_error, 0.0) / largest
 
 
+def _may_agree(first: TimeReading, other: TimeReading) -> bool:
+    """Whether what their digits leave open, however much that is, has one time in it."""
+    among = np.isfinite(first.seconds) & np.isfinite(other.seconds)
+    (seconds, error), (other_s, other_error) = first.total(among), other.total(among)
+    return seconds + other_s > 0 and abs(seconds - other_s) <= error + other_error
+
+
 def _equal(readings: Sequence[TimeReading]) -> list[TimeReading]:
     """The readings that are equal to the one that most fields are equal to, one of each field, finest first; none where
     no two fields are."""
@@ -287,6 +296,8 @@ def _against(series: StepSeries, readings: Sequence[TimeReading], equal: Sequenc
     ]  # fmt: skip
     is_sampled = bool(np.nanmax(series.gaps, initial=1) > 1)
     for ours, theirs in pairs:
+        if any(_may_agree(reading, other) for reading in ours for other in theirs):
+            continue
         compared = [
             (share - (PAUSE if is_sampled and SINGLE in (reading.how, other.how) else TOLERANCE), place, reading, other)
             for place, (reading, other) in enumerate((reading, other) for reading in ours for other in theirs)
@@ -303,6 +314,7 @@ def _against(series: StepSeries, readings: Sequence[TimeReading], equal: Sequenc
 # What a log comes to.
 
 
+TIME_OF_UNIT = re.compile(r"\d ?(?:m?s|m?secs?)(?![\w/])")
 MAX_SUGGESTED = 4
 """Fields that are suggested."""
 MIN_SHARE = 0.2
@@ -363,7 +375,11 @@ def _suggestions(conclusion: Conclusion) -> Iterator[FieldPattern]:
     form = conclusion.series.form
     for column in conclusion.rates:
         yield from _of_rate(form, column.number)
+    has_parts = len(TIME_OF_UNIT.findall(form.line)) > 1
     for reading in conclusion.unconfirmed:
+        its_name = reading.number.name if reading.number and reading.field != "time" else "time"
+        if has_parts and not role_of(its_name, "", False).kind:
+            continue  # `data 0.1 s model 0.2 s`: it may be a part of a step
         if reading.number and (pattern := form.pattern_of({reading.number: reading.field})):
             yield FieldPattern(pattern=pattern, field=reading.name, name=reading.field)
 

@@ -195,7 +195,7 @@ def numbers_of(line: str) -> list[NamedNumber]:
                 role=NO_ROLE if kind == CLOCK else role,
             )
         )  # fmt: skip
-        before = unit_until
+        before = end if not unit or _kind_of_unit(unit) else unit_until
     return numbers
 
 
@@ -240,7 +240,7 @@ def _name(line: str, before: int, start: int) -> tuple[str, int]:
 def _unit(line: str, stop: int, until: int, behind: int, name: str) -> tuple[str, int]:
     """The unit of a number of that name, and where it ends; the next number is from `until` to `behind`. A word before
     `:` or `=` names the next one. So does all that is between the two, but a unit that the first one's name asks for,
-    or that stands before a number with a unit of its own."""
+    or that stands before a number with a unit of its own. A rate that both may be of is of neither."""
     match = _UNIT.match(line, stop, until)
     if match is None:
         return "", stop
@@ -248,6 +248,8 @@ def _unit(line: str, stop: int, until: int, behind: int, name: str) -> tuple[str
     names_next = bool(re.match(r"['\" ]*[:=]", rest))
     if name and until < len(line) and not rest.strip(" "):
         kind, next_unit = _kind_of_unit(unit), _OWN_UNIT.match(line, behind)
+        if kind == RATE and _SPEED.search(name) and not next_unit:
+            return "", match.end()
         is_of_name = kind == TIME == role_of(name, "", False).kind or (kind == RATE and _SPEED.search(name))
         names_next = names_next or not (is_of_name or (kind and next_unit and _kind_of_unit(next_unit["unit"])))
     return ("", stop) if match["blank"] and names_next else (unit, match.end())

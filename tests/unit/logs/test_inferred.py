@@ -253,7 +253,8 @@ def test_a_unit_that_no_word_says_is_not_decided(tmp_path: Path) -> None:
         ("step 7 loss 1.1 samples/s 80.0", ["step", "", "rate"]),
         ("step 7 time 0.25 s 128.0 img/s", ["step", "time", "rate"]),
         ("step 7 loss 1.1 time 0.25 s", ["step", "", "time"]),
-        ("step 7 throughput 80.0 samples/s 3", ["step", "rate", ""]),
+        ("step 7 throughput 80.0 samples/s 3", ["step", "", ""]),
+        ("step 7 throughput 80.0 samples/s 3.5 GB", ["step", "rate", ""]),
         ("step 7 0.25 s 128.0 img/s 9.5 GB", ["step", "time", "rate", ""]),
         ("iter 7 s 0.25", ["step", "time"]),
     ],
@@ -285,6 +286,7 @@ def test_steps_per_second_in_lines_of_their_own_say_what_seconds_are_of(tmp_path
         (lambda step: f"saving checkpoint step {step}00 took {seconds_of(step):.3f} s", "is in it"),
         (lambda step: f"tokenizing batch {step}, {1000 + step} examples/s", "is in it"),
         (lambda step: f"GPU {step}: NVIDIA H100 80GB HBM3", "is in it"),
+        (lambda step: f"step {step} data 0.125 s model {seconds_of(step):.3f} s", "nothing that --pattern can time"),
         (
             lambda step: f"{stamp(2.5 * step + max(min(4 * (step - 60), 40), 0))} step {step} step_time: 2.5s",
             "agree, but in its window time stamps makes 2.9 s a step, and step time 2.5 s",

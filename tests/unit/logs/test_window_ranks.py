@@ -244,3 +244,9 @@ def test_rates_of_one_step_that_are_far_apart_are_of_several_runs(factor: float,
     reading = read([dataclasses.replace(row, time=T0 + row.step) for both in rows for row in both])
     assert (reading.window is not None) == is_one
     assert ("of several runs or writers" in reading.reason) != is_one
+
+
+def test_a_step_that_is_printed_again_by_itself_is_of_no_other_run() -> None:
+    """BERT's first step is printed until its loss scale fits."""
+    lines = [*[Row(1, rate=rate, time=T0 + 1 + rate / 1000) for rate in (244, 547, 546)], *steady(range(2, 150))]
+    assert read(lines).window is not None
