@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from hpc.model.outcome import Outcome
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import DRAWN, SAMPLES, SCALINGS, SIMULATED, TOKENS, USUAL
 from hpc.system.regular_file import existing, files_of, read_text
 from hpc.system.text import grouped
 from parse.command_options import KNOWN, PER_GPU, REQUESTED, RUNS, SIZES, Columns, normal, size_in_head
 from parse.faults import fault
 from parse.logs.path_facts import DEVICE
-from parse.runs.attempt import Attempt, Measured, RequestedRun, RunFields
+from parse.runs.attempt import Attempt, Measured, RequestedRun
 from parse.runs.result import Claimed, Figure, Result, Run, of_runs, with_speedups
 from parse.stats import Interval
 

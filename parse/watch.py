@@ -146,8 +146,9 @@ def _measured_before(paths: Sequence[Path]) -> Expected:
 
 
 def _referred(spec: RunSpec, reference: Reference) -> Expected:
+    from hpc.model.run_fields import RunFields
     from parse.report.summary import identifying_values
-    from parse.runs.attempt import RequestedRun, RunFields
+    from parse.runs.attempt import RequestedRun
     from parse.runs.result import Result
 
     requested = RequestedRun(run=RunFields.of(spec), run_id=spec.run_id)

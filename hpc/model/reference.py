@@ -13,10 +13,11 @@ from decimal import Decimal
 from itertools import product
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hpc.model.options import did_you_mean
-from hpc.model.spec import SETTINGS
+from hpc.model.run_fields import RunFields
+from hpc.model.spec import SETTINGS, RunSpec
 from hpc.system.regular_file import parse_toml, read_text
 
 FOLDER = Path(__file__).with_name("references")
@@ -53,35 +54,6 @@ class ReferenceFileError(ValueError):
     """A reference that does not exist or cannot be read; the text says what is wrong."""
 
 
-class Settings(Protocol):
-    """The settings of a run that a recipe can be compared with; None where a log does not state them."""
-
-    @property
-    def case(self) -> str: ...
-    @property
-    def backend(self) -> str: ...
-    @property
-    def workload(self) -> str | None: ...
-    @property
-    def batch_size(self) -> int | None: ...
-    @property
-    def precision(self) -> str | None: ...
-    @property
-    def scaling(self) -> str | None: ...
-    @property
-    def timing(self) -> str | None: ...
-    @property
-    def warmup_steps(self) -> int | None: ...
-    @property
-    def measured_steps(self) -> int | None: ...
-    @property
-    def gpus_per_node(self) -> int | None: ...
-    @property
-    def options(self) -> Mapping[str, str]: ...
-    @property
-    def env(self) -> Mapping[str, str]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Departure:
     """A setting in which a run departs from a recipe; `value` is None where a log does not state it."""
@@ -115,7 +87,9 @@ class SweptPoint:
         """Whether that is its workload; logs name the model too (`arcface_resnet50`)."""
         return name is not None and (name == self.workload or name.startswith(f"{self.workload}_"))
 
-    def differences(self, run: Settings, options: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Departure]:
+    def differences(
+        self, run: RunSpec | RunFields, options: Mapping[str, str], env: Mapping[str, str]
+    ) -> Iterator[Departure]:
         """The settings in which a run differs, the case apart; `options` are those in effect, as far as known, `env`
         the variables that were set for it. What a log does not state is left out, but for batch size and precision."""
         steps = None
@@ -256,7 +230,7 @@ class Reference:
         return tuple(point for sweep in self.sweeps for point in _swept(sweep))
 
     def nearest(
-        self, run: Settings, options: Mapping[str, str], env: Mapping[str, str]
+        self, run: RunSpec | RunFields, options: Mapping[str, str], env: Mapping[str, str]
     ) -> tuple[SweptPoint, tuple[Departure, ...]] | None:
         """The point of the run's case and workload that differs least from it, by precision first, then by batch size,
         then by the number of settings, and in what it differs; None if the recipe has no such point."""

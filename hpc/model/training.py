@@ -6,11 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from hpc.model.run_fields import RunFields
+from hpc.model.spec import RunSpec
 from hpc.model.typed import TypeMismatchError, read_fields
 
 
@@ -198,20 +200,7 @@ _BENCHMARKS = {"resnet50": "resnet"}
 """MLPerf's names for workloads."""
 
 
-class Trained(Protocol):
-    """The settings of a run that its log states, of a RunSpec or of the fields that are known of one."""
-
-    @property
-    def workload(self) -> str | None: ...
-    @property
-    def site(self) -> str | None: ...
-    @property
-    def seed(self) -> int | None: ...
-    @property
-    def global_batch_size(self) -> int | None: ...
-
-
-def log_lines(run: Trained, history: TrainingHistory) -> Iterator[str]:
+def log_lines(run: RunSpec | RunFields, history: TrainingHistory) -> Iterator[str]:
     """The whole log of a training that has ended."""
     yield from begin_lines(run, history)
     for number in range(1, len(history.epochs) + 1):
@@ -219,7 +208,7 @@ def log_lines(run: Trained, history: TrainingHistory) -> Iterator[str]:
     yield from end_lines(history)
 
 
-def begin_lines(run: Trained, history: TrainingHistory) -> Iterator[str]:
+def begin_lines(run: RunSpec | RunFields, history: TrainingHistory) -> Iterator[str]:
     """What a training states before its first epoch. `submission_org` and the like are for its user to change."""
     at = history.start_ns
     settings = {

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from hpc.model.findings import CheckFinding, FigureValues, Severity, State
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
 from hpc.system.text import grouped, natural, plural
-from parse.runs.attempt import Attempt, Machine, RunFields
+from parse.runs.attempt import Attempt, Machine
 from parse.runs.result import MISSING, Figure, Result, Run, by_setting, size
 from parse.stats import Interval
 

@@ -44,7 +44,8 @@ def is_inspector(path: Path) -> bool:
     """Whether a file begins with records of NCCL Inspector. Raises LogError where it cannot be read."""
     if not path.name.endswith(SUFFIXES):
         return False
-    return any(_is_record(line) for line in next(lines_of(path), [])[:SNIFFED_LINES])
+    lines = (line for line in next(lines_of(path), [])[:SNIFFED_LINES] if line.lstrip().startswith(b"{"))
+    return any(MARK in line or b'"p2p_perf"' in line for line in lines)
 
 
 def read_inspector(paths: Sequence[Path]) -> CollectiveRecording:
@@ -81,10 +82,6 @@ def _joined(lines: Sequence[bytes], spread: list[bytes]) -> Iterator[bytes]:
         if line == b"}" or len(spread) > MAX_SPREAD_LINES:
             yield b"".join(spread)
             spread.clear()
-
-
-def _is_record(line: bytes) -> bool:
-    return line.lstrip().startswith(b"{") and (MARK in line or b'"p2p_perf"' in line)
 
 
 def _read_line(line: bytes, path: Path, read: CollectiveRecording) -> None:

@@ -345,11 +345,13 @@ def arrivals(recording: CollectiveRecording, clock_bound_ns: int | None = None) 
             its = ranks.setdefault(label_of[rank], _OfRank(host=hosts[place]))
             _add(its, decided, place, [label_of[each] for each in matched.ranks])
         groups.append(_group_result(name, operation, group.size, collectives, matched, decided))
+    of_ranks = [_rank_result(label, each) for label, each in ranks.items()]
     return ArrivalsResult(
         source=recording.source, files=recording.files,
         hosts=len({member.host for member in recording.members.values()}),
         clock_bound=None if clock_bound_ns is None else clock_bound_ns / MS,
-        ranks=tuple(sorted((_rank_result(label, each) for label, each in ranks.items()), key=_costliest)),
+        # Who makes others wait, and waits least itself, comes first.
+        ranks=tuple(sorted(of_ranks, key=lambda rank: (rank.waits_itself - rank.sole, len(rank.rank), rank.rank))),
         groups=tuple(groups), lost=tuple(lost), remarks=tuple(remarks),
     )  # fmt: skip
 
@@ -395,11 +397,6 @@ def _rank_result(label: str, of_rank: _OfRank) -> RankResult:
         sole=of_rank.sole / MS, waits_itself=of_rank.waits_for.total() / MS,
         waits_for=mostly[0][0] if mostly and mostly[0][1] else "",
     )  # fmt: skip
-
-
-def _costliest(rank: RankResult) -> tuple[float, int, str]:
-    """Who makes others wait, and waits least itself, first."""
-    return rank.waits_itself - rank.sole, len(rank.rank), rank.rank
 
 
 def _group_result(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS, bus_factor
 from hpc.model.collective_times import collective_times, pair_times
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import COLLECTIVES
 from hpc.model.timestamps import BEGIN, END
 from hpc.model.trace import Trace, TraceError
@@ -24,7 +25,6 @@ from parse.ledger.meetings import unseen_ways
 from parse.ledger.network import Link
 from parse.ledger.types import BesideBenchmark, Standalone
 from parse.logs.benchmarks import PROGRAM, Benchmarks, NcclTest
-from parse.runs.attempt import RunFields
 from parse.runs.result import Result
 
 _ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "site", "container", "job_options")
@@ -138,7 +138,8 @@ def _last_to_come(trace: Trace, kinds: Sequence[Sequence[Mapping[str, object]]])
     on_device = any(report.stamp_bound_ns for report in trace.reports)
     texts = []
     for kind in kinds[0]:
-        its = [next((each for each in of_rank if _is_like(each, kind)), {}) for of_rank in kinds]
+        same = [kind.get(name) for name in SAME]
+        its = [next((each for each in of_rank if [*map(each.get, SAME)] == same), {}) for of_rank in kinds]
         times = [each.get("duration_ms" if on_device else "after_ms") for each in its]
         known = [ms for ms in times if _is_positive(ms)]
         if kind.get("group") != OF_ALL or kind.get("phase") == PHASES[1] or len(known) < len(times):
@@ -146,12 +147,9 @@ def _last_to_come(trace: Trace, kinds: Sequence[Sequence[Mapping[str, object]]])
         arrives_ms = -np.array(known) if on_device else begin_ms + known
         late_ms = arrives_ms - arrives_ms.min()
         if late_ms.max() >= least_ms:
-            its_name = (
-                f"{kind['name']} of {bytes_text(int(size))}"
-                if _is_positive(size := kind.get("bytes"))
-                else kind["name"]
-            )
-            texts.append(f"rank {late_ms.argmax()} comes {late_ms.max():.3g} ms after the first to the {its_name}")
+            of = f" of {bytes_text(int(size))}" if _is_positive(size := kind.get("bytes")) else ""
+            late = f"rank {late_ms.argmax()} comes {late_ms.max():.3g} ms after the first"
+            texts.append(f"{late} to the {kind['name']}{of}")
     return texts
 
 
@@ -159,8 +157,8 @@ _OWN_RECORD = "torch's own record"
 """In the way by which ranks also meet."""
 
 
-def _is_like(kind: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    return all(kind.get(name) == other.get(name) for name in ("name", "group", "bytes", "phase"))
+SAME = ("name", "group", "bytes", "phase")
+"""What kinds of collectives of two ranks have in common that are one."""
 
 
 def _is_positive(value: object) -> TypeGuard[float]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpc.model.reference import Departure, PublishedTable, Reference
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import SAMPLES
 from hpc.system.text import grouped
 from parse.alarms.scaling import printed_base
@@ -14,7 +15,6 @@ from parse.alarms.table import judge
 from parse.logs.formats.mllog import IMAGENET
 from parse.logs.path_facts import case_of
 from parse.report.summary import ONE_DEVICE
-from parse.runs.attempt import RunFields
 from parse.runs.result import Claimed, Result, against_base, by_setting, with_speedups
 from parse.tables import figure, published_result, requested_run
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpc.model.run_fields import UNKNOWN_CASE
 from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES, SETTINGS, USUAL_NUMBERS
 from hpc.model.trace import TraceError
 from hpc.system.sanitize import arguments_without_secrets
@@ -16,7 +17,7 @@ from hpc.system.text import grouped
 from parse import stats
 from parse.alarms.table import judge
 from parse.faults import fault
-from parse.runs.attempt import UNKNOWN_CASE, facts_of
+from parse.runs.attempt import facts_of
 from parse.runs.load import load
 from parse.runs.measurements import days
 from parse.runs.result import NoSpeedup, Result, Run, against_base, results

@@ -26,6 +26,7 @@ from hpc.model.outcome import (
     read_object,
     read_rank_note,
 )
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import PLAN_VERSION, SCRIPT
 from hpc.model.trace import Trace, TraceCutOff, TraceError, run_of
 from hpc.model.trace_file import open_trace
@@ -38,7 +39,6 @@ from parse.runs.attempt import (
     MeasuredFolder,
     NoSamplesError,
     RequestedRun,
-    RunFields,
     clock_shift_of,
     cpus_decided,
     describe,

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc.model.outcome import Outcome
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import PRECISIONS, SAMPLES
 from hpc.system.text import grouped, plural
 from parse.logs.engine.log_format import FACTS, SCOPES, LogFormat
 from parse.logs.formats.mllog import run_s, stated_rate
 from parse.logs.path_facts import NOWHERE, SUFFIX, PathFacts, Size, model_name, size_of, whole_number
 from parse.logs.window import Window, window_text
-from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
+from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.runs.log_training import WHOLE_TRAINING, Speed, what_is_there, whole_training
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ import numpy as np
 
 from hpc.model.findings import CheckFinding
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord
+from hpc.model.run_fields import RunFields
 from hpc.system.text import grouped
 from parse import stats
-from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields, deciding_attempt, facts_of
+from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, deciding_attempt, facts_of
 from parse.runs.load import Loaded
 
 MISSING = "missing"

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from hpc.model.outcome import Outcome, read_object
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import DRAWN, SIMULATED
 from hpc.model.trace import TraceError
 from hpc.model.typed import read_fields
-from parse.runs.attempt import COMMIT, Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
+from parse.runs.attempt import COMMIT, Attempt, FromLog, Machine, Measured, RequestedRun
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 5
 READ_VERSIONS = (2, 3, 4, 5)

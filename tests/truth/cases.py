@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpc.model.run_fields import RunFields
 from parse.ledger.verdict import NONE, PERSISTENT, ROTATING, TRANSIENT
-from parse.runs.attempt import RunFields
 
 NODES, RANKS_PER_NODE = 2, 2
 RANKS = NODES * RANKS_PER_NODE

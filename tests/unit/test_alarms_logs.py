@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from hpc.model.outcome import Outcome
+from hpc.model.run_fields import RunFields
 from parse.alarms.table import judge
-from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
+from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.runs.load import Loaded
 from parse.runs.result import Result, results
 from tests.unit.alarm_figures import figures, same

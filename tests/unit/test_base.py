@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.model.outcome import Outcome
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import RunSpec
 from parse.alarms.table import judge
 from parse.report.notices import conclusion
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text, read_summary
 from parse.report.table import FORMATS, of_tables, text
-from parse.runs.attempt import RequestedRun, RunFields
+from parse.runs.attempt import RequestedRun
 from parse.runs.result import Result, Run, against_base
 from parse.summarize import main
 from parse.text import Page

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import Outcome, RankNote
-from parse.runs.attempt import Attempt, RunFields
+from hpc.model.run_fields import RunFields
+from parse.runs.attempt import Attempt
 from parse.runs.load import load
 from parse.summarize import main
 from tests.unit.traces import (

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.model.outcome import Outcome
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import ABSENT, END
 from parse.report.summary import no_speedup_text
-from parse.runs.attempt import RequestedRun, RunFields
+from parse.runs.attempt import RequestedRun
 from parse.runs.load import load
 from parse.runs.result import MISSING, UNENDED, UNMEASURED, BaseError, NoSpeedup, Result, against_base, results
 from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_exit_record, put_plan, repeats

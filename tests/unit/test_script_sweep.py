@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError
 from launch.sweep.text import describe_base
-from parse.runs.attempt import RunFields
 from tests.mpi.file_checks import holding
 from tests.secret_forms import HARMLESS_FORMS, SECRET_FORMS
 from tests.unit.sweep_command import plan_of, sweep

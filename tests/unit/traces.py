@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from hpc.model.outcome import ExitRecord, Outcome
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import Plan, RunSpec, Target
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace
 from hpc.model.trace_file import write_trace
 from parse.alarms.table import judge
-from parse.runs.attempt import Attempt, RequestedRun, RunFields, clock_shift_of, describe, measure
+from parse.runs.attempt import Attempt, RequestedRun, clock_shift_of, describe, measure
 from parse.runs.load import Loaded
 from parse.runs.result import Result, results
 
