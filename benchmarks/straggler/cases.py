@@ -81,8 +81,8 @@ def case_of(plan: dict[str, Any]) -> Case:
 
 
 def computing(case: Case) -> Case:
-    """The same with work that computes."""
-    return replace(case, name=f"{case.name}-computing", work="compute")
+    """The same with work that computes, which takes longer where cores are shared."""
+    return replace(case, name=f"{case.name}-computing", work="compute", pace=2 * case.pace)
 
 
 def _delay(rank: int, phase: str, ms: float, pattern: str = "persistent") -> tuple[Delay, ...]:

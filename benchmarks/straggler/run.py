@@ -24,6 +24,8 @@ from benchmarks.straggler.score import Cause, Truth, truth_of
 HERE = Path(__file__).resolve().parent
 TOOLS = sorted(path.stem for path in (HERE / "adapters").glob("*.py") if path.stem not in ("__init__", "common"))
 LIMIT_S = 240
+KEPT = 1.05
+"""A mean step of so many times the pace keeps it: one in twenty may miss its batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +68,15 @@ def read_result(path: Path) -> Result:
 def run(case: Case, tool: Tool, folder: Path, server: Server | None = None) -> Result:
     """One training, its ranks started by us, by a server or by the tool's command, and the tool's answer."""
     failure = train(case, tool, folder) if server is None else server.train(case, folder)
+    truth = None if failure else truth_of(folder, case.warmup, scored_ms=case.scored_ms)
+    if truth is not None and 0 < KEPT * case.pace < truth.step_ms:
+        failure = (
+            f"steps of {truth.step_ms:.0f} ms did not keep the pace of {case.pace:.0f}: who works more delayed others"
+        )
     return Result(
         case=case.name,
         tool=tool.name,
-        truth=None if failure else truth_of(folder, case.warmup, scored_ms=case.scored_ms),
+        truth=None if failure else truth,
         answer=_answer(case, tool, folder),
         failure=failure,
         load=os.getloadavg()[0],

@@ -214,6 +214,12 @@ def _speeds(reading: Reading, window: Window | None, size: Size, remarks: list[s
     wall_clock = each * window.steps / window.seconds if each and window.seconds else None
     if _whose(reading, window) and not wall_clock:
         writers = None
+    by_person = log_format.name == "pattern" and log_format.rates == "all" and window.rate and not wall_clock
+    if by_person and (lines_of_step := max(window.lines_per_step, len(window.ranks))) > 1:
+        remarks.append(
+            f"each step is printed {lines_of_step} times: the pattern takes each rate for that of all; if it is its "
+            f"writer's, name {{{log_format.unit}_per_s_per_device}}"
+        )
     is_mean, lines = _stands_for_all(log_format, window, remarks), _lines_of_step(reading, window, remarks)
     duration_s = window.mean_duration_s if is_mean else window.duration_s
     by_durations = each / duration_s / lines if each and duration_s and lines else None

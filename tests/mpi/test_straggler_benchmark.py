@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -24,6 +25,12 @@ def test_a_training_under_hpc_observe_records_its_delay_and_the_ledger_answers(t
     assert (cause.rank, cause.phase) == (1, "data") and cause.ms >= 40
     jsonschema.validate(result.answer, SCHEMA)
     assert result.answer["version"].startswith("Rankwise") and "1n2g" in result.answer["text"]
+
+
+def test_a_loader_whose_pace_is_not_kept_is_no_training_in_which_nobody_is_delayed(tmp_path: Path) -> None:
+    late = replace(CASE, delays=(), pace=20.0, more=(Delay(ranks=(1,), phase="forward", ms=40),))
+    result = run(late, Tool(name="baseline", python=sys.executable), tmp_path / "work")
+    assert result.truth is None and "did not keep the pace of 20" in result.failure
 
 
 def test_forked_ranks_are_timed_and_a_tool_that_is_not_there_fails_the_training_alone(tmp_path: Path) -> None:

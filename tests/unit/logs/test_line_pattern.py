@@ -256,6 +256,14 @@ def test_how_steps_are_numbered_is_seen_from_them(tmp_path, capsys, pattern, lin
     assert "190 steps counted" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("prefix", ["rank {rank}: ", "proc {rank}/4 "])
+def test_whose_rates_a_pattern_reads_is_not_taken_for_granted(tmp_path, capsys, prefix):
+    lines = [f"{prefix.format(rank=rank)}step {step} 128.0 img/s\n" for step in range(150) for rank in range(4)]
+    path = made.put(tmp_path, "1n4g/own.log", "".join(lines))
+    assert summarize.main([str(path), "--verbose", "--pattern", "step {step} {samples_per_s} img/s"]) == 0
+    assert "each step is printed 4 times: the pattern takes each rate for that of all" in capsys.readouterr().out
+
+
 def refused(capsys, *arguments):
     """The error of a wrong usage."""
     with pytest.raises(SystemExit) as stopped:
