@@ -197,7 +197,7 @@ def test_a_plan_alone_is_summarised_as_missing(tmp_path, capsys):
     put_plan(tmp_path, repeats(make_run(nodes=2), 3))
     assert main([str(tmp_path), "--verbose", "--ledger"]) == 0
     out = capsys.readouterr().out
-    assert "2n1g: 0 of 3 requested runs ended ok; 3 missing" in out
+    assert "2n1g: run 1, 2, 3: missing" in out
     assert "no ledger: no run here has a trace and ended ok" in out
 
 
