@@ -38,13 +38,7 @@ def pace_of(trace: Trace) -> LoaderPace | None:
     ranks = len(trace.stamps)
     from_ns, apart = np.full(ranks, NEVER), np.ones(ranks, np.int64)
     waits, works = ([list[float]() for _ in range(ranks)] for _ in range(2))
-    for first, end in trace.blocks.tolist():
-        stop = min(end, first + max(ENOUGH, READ_AT_ONCE // (ranks * len(trace.blocks))))
-        ends_ns, ready_ns = (np.asarray(trace.stamps[:, first - 1 : stop, at], np.int64) for at in (END, DATA.stamp))
-        if (ends_ns == ABSENT).any() or (ready_ns[:, 1:] == ABSENT).any():
-            return None
-        data_ns = ready_ns[:, 1:] - ends_ns[:, :-1]
-        least_ns = round(NOTABLE * float((ends_ns[:, -1] - ends_ns[:, 0]).mean()) / (stop - first))
+    for ends_ns, ready_ns, data_ns, least_ns in _pieces(trace):
         for rank in range(ranks):
             at = np.flatnonzero(data_ns[rank] >= least_ns)
             if len(at) > 1:
@@ -57,6 +51,32 @@ def pace_of(trace: Trace) -> LoaderPace | None:
         if len(its) >= ENOUGH and _is_rhythm(np.array(its), np.array(before), OF_ONE_RUN / ranks):
             from_ns[rank] = least_ns
     return None if (from_ns == NEVER).all() else LoaderPace(from_ns=from_ns, ahead=AHEAD * apart)
+
+
+def may_set_pace(trace: Trace) -> bool:
+    """Whether loaders may set the pace though waits scatter too much to show it: NOTABLE of a step or more is waited
+    for HALF of the batches, and some batch is there at once, as a loader has it that reads ahead."""
+    pieces = [(data_ns, least_ns) for _, _, data_ns, least_ns in _pieces(trace)]
+    if not pieces:
+        return False
+    data_ns = np.concatenate([data_ns for data_ns, _ in pieces], axis=1)
+    waited = np.concatenate([data_ns >= least_ns for data_ns, least_ns in pieces], axis=1)
+    at_once = data_ns <= NOTABLE * np.median(data_ns, axis=1, keepdims=True)
+    return bool(waited.mean() >= HALF and at_once.any())
+
+
+def _pieces(trace: Trace) -> list[tuple[Ints, Ints, Ints, int]]:
+    """Of each block's first steps their ends and batches, with those of the step before, what they wait for data
+    [rank, step], and NOTABLE of a step, ns; none where a stamp is absent."""
+    pieces, ranks = [], len(trace.stamps)
+    for first, end in trace.blocks.tolist():
+        stop = min(end, first + max(ENOUGH, READ_AT_ONCE // (ranks * len(trace.blocks))))
+        ends_ns, ready_ns = (np.asarray(trace.stamps[:, first - 1 : stop, at], np.int64) for at in (END, DATA.stamp))
+        if (ends_ns == ABSENT).any() or (ready_ns[:, 1:] == ABSENT).any():
+            return []
+        least_ns = round(NOTABLE * float((ends_ns[:, -1] - ends_ns[:, 0]).mean()) / (stop - first))
+        pieces.append((ends_ns, ready_ns, ready_ns[:, 1:] - ends_ns[:, :-1], least_ns))
+    return pieces
 
 
 def _is_rhythm(waits: Floats, works: Floats, chance: float) -> bool:

@@ -70,6 +70,15 @@ class Merged:
     """Steps that a rank ends before another has begun them, where ranks are compared at the begin of a step."""
 
 
+class Paced(StrEnum):
+    """Whether a loader sets the pace, so that steps are no shorter without a straggler. PERHAPS: what it costs is the
+    most possible."""
+
+    YES = "yes"
+    PERHAPS = "perhaps"
+    NO = "no"
+
+
 class ShapeKind(StrEnum):
     """How a delay runs over the steps of the window."""
 
@@ -130,8 +139,8 @@ class Straggler:
     is its uncertainty from the clocks.
     `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of the window, `shape` how it
     runs over the steps, None where that is not known. `chance` is the probability of as much among equal ranks, None
-    where that was not tested. `unseen` is where ranks also meet and no hook sees it. It is `paced` where steps are no
-    shorter without it, since a loader sets the pace.
+    where that was not tested. `unseen` is where ranks also meet and no hook sees it, `paced` whether a loader sets the
+    pace.
 
     Where ranks meet in several groups `arrival_skew` is by how much its own work exceeds that of its peers, the ranks
     that do the same in other replicas, and `chain` is who waits for it, and for whom these make wait in turn; else
@@ -159,7 +168,7 @@ class Straggler:
     shape: Shape | None = None
     chance: float | None = None
     unseen: Unseen | None = None
-    paced: bool = False
+    paced: Paced = Paced.NO
     chain: tuple[ChainLink, ...] = ()
     cells: tuple[LateCells, ...] = ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import pairwise
@@ -34,9 +34,9 @@ from parse.ledger.meetings import (
     meeting_kinds,
     read_pieces,
 )
-from parse.ledger.pace import PacedSteps, pace_of, paced_steps
+from parse.ledger.pace import PacedSteps, may_set_pace, pace_of, paced_steps
 from parse.ledger.types import Change, Ledger, WhatIf
-from parse.ledger.verdict import Straggler
+from parse.ledger.verdict import Paced, Straggler
 from parse.rules import HALF, MATERIAL, READ_AT_ONCE, WORTH_NAMING
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Run
@@ -319,17 +319,20 @@ def priced(ledger: Ledger, late: Sequence[Straggler]) -> list[tuple[Straggler, W
     least = MATERIAL * ledger.step.value
     shown = [each for at, each in enumerate(costed) if not at or each.costs >= least]
     chains = [replace(each, chain=_chain(ledger, each)) for each in shown] if ledger.dimensions else shown
-    if chains[0].costs < WORTH_NAMING * ledger.step.value and _is_paced(ledger):
-        chains[0] = replace(chains[0], paced=True)
+    if chains[0].costs < WORTH_NAMING * ledger.step.value:
+        if _in_a_run(ledger, lambda trace: pace_of(trace) is not None):
+            chains[0] = replace(chains[0], paced=Paced.YES)
+    elif max(first.cause, key=first.cause.__getitem__, default="") != DATA.cause and _in_a_run(ledger, may_set_pace):
+        chains = [replace(each, paced=Paced.PERHAPS) for each in chains]
     return [(each, None if at else without) for at, each in enumerate(chains)]
 
 
-def _is_paced(ledger: Ledger) -> bool:
-    """Whether a loader sets the pace in one of the replayed runs."""
+def _in_a_run(ledger: Ledger, is_so: Callable[[Trace], bool]) -> bool:
+    """Whether that is so in one of the replayed runs of ranks that all meet."""
     for run in () if ledger.dimensions else _replayable(ledger):
         if run.trace is not None:
             with open_trace(run.trace) as trace:
-                if pace_of(trace) is not None:
+                if is_so(trace):
                     return True
     return False
 

@@ -26,7 +26,7 @@ from parse.ledger.host_bound import SlowHosts
 from parse.ledger.input import InputReading
 from parse.ledger.network import NetworkFinding
 from parse.ledger.types import Ledger
-from parse.ledger.verdict import FasterRanks, SharedDelay, Straggler
+from parse.ledger.verdict import FasterRanks, Paced, SharedDelay, Straggler
 from parse.rules import HALF, NEARLY_ALL, SMALL
 from parse.say.evidence import evidence_words, input_text, input_words
 from parse.say.network import ADVICE, finding_text, median_trip
@@ -91,7 +91,7 @@ def _is_by_cores(split: ComputeSplit, ledger: Ledger) -> bool:
 
 
 def _straggler(verdict: Straggler, finding: Finding, ledger: Ledger) -> Words:
-    evidence = [] if verdict.paced else [evidence_words(each, verdict) for each in finding.evidence]
+    evidence = [] if verdict.paced is Paced.YES else [evidence_words(each, verdict) for each in finding.evidence]
     reason, advice = leaves_late_words(verdict, finding.evidence, ledger) or (evidence[0] if evidence else ("", ""))
     shown = [each for each in finding.evidence if isinstance(each, Symptom)]
     more = [

@@ -8,15 +8,15 @@ from hpc.system.text import first_of, inflect, plural
 from parse.ledger.input import InputReading
 from parse.ledger.standalone import bytes_text
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
-from parse.ledger.types import BesideBenchmark, Ledger, Standalone, WhatIf
-from parse.ledger.verdict import Straggler
+from parse.ledger.types import BesideBenchmark, Change, Ledger, Standalone, WhatIf
+from parse.ledger.verdict import Paced, Straggler
 from parse.rules import FEW, SMALL
 from parse.say.evidence import input_text
 from parse.say.network import network_notes
 from parse.say.numbers import change_ms, ms, numbers, repeat_of, round_number
 from parse.say.paragraph import text_of
 from parse.say.reasons import verdict_text
-from parse.say.straggler import than_whom
+from parse.say.straggler import AT_MOST, than_whom
 from parse.term_kinds import COMPUTE
 
 MAX_PERCENT = 1000
@@ -54,13 +54,16 @@ def notes(ledger: Ledger) -> Iterator[str]:
 
 def what_if_notes(ledger: Ledger) -> Iterator[str]:
     """What changes would be worth, where that was requested, a line each."""
-    yield from (what_if_text(what_if, ledger.result.unit) for what_if in ledger.what_ifs or ())
+    may_be_paced = any(each.paced is Paced.PERHAPS for each in ledger.stragglers)
+    for what_if in ledger.what_ifs or ():
+        at_most = AT_MOST if may_be_paced and what_if.change is Change.STRAGGLER else ""
+        yield what_if_text(what_if, ledger.result.unit, at_most)
     if ledger.what_ifs == () and len(ledger.ranks) > 1:
         yield "no what-if: it takes the order in which ranks arrive at the reduction"
 
 
-def what_if_text(what_if: WhatIf, unit: str) -> str:
-    """`without the straggler: 4210.00 samples/s [4180.00, 4240.00], 41.3 % more`."""
+def what_if_text(what_if: WhatIf, unit: str, at_most: str = "") -> str:
+    """`without the straggler: 4210.00 samples/s [4180.00, 4240.00], 41.3 % more`; `at_most` is before the speed."""
     interval = ""
     if (its := what_if.interval) is not None:
         interval = f" [{its.low:.2f}, {its.high:.2f}]"
@@ -69,7 +72,7 @@ def what_if_text(what_if: WhatIf, unit: str) -> str:
     if what_if.possible is not None:
         low, high = what_if.possible.low, what_if.possible.high
         possible = f"; ranks share cores, so that others gain or lose by it: {low:.2f} to {high:.2f} {unit}"
-    return f"{what_if.name}: {what_if.speed:.2f} {unit}{interval}, {percent}{possible}"
+    return f"{what_if.name}: {at_most}{what_if.speed:.2f} {unit}{interval}, {percent}{possible}"
 
 
 def telemetry_text(change: ConditionChange | TooFewSamples) -> str:

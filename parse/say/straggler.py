@@ -17,6 +17,7 @@ from parse.ledger.verdict import (
     Doubt,
     FasterRanks,
     Nobody,
+    Paced,
     Shape,
     ShapeKind,
     SharedDelay,
@@ -42,22 +43,25 @@ BY_SCRIPT = {
 AFTER_UPDATE = Phrase(
     "takes {} longer after the update (EMA, logging, …)", "take {} longer after the update (EMA, logging, …)"
 )
+AT_MOST = "at most "
+PERHAPS_PACED = "A loader that reads ahead may set the pace: then less is gained"
 
 
 def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
     """`Rank 3 (node2) computes 30.2 ms longer than the median rank in 99 % of the steps. This costs 27.2 ms a step.
     Without it: 256.7 instead of 177.7 samples/s`."""
     text = f"{_late(verdict, ledger)}{_by_call(verdict, ledger)}"
-    if verdict.paced:
+    if verdict.paced is Paced.YES:
         return f"{text}. The loader sets the pace: little is gained without it"
     is_first = verdict.ranks == ledger.verdict.ranks and verdict.kind is ledger.verdict.kind
+    at_most = AT_MOST if verdict.paced is Paced.PERHAPS else ""
     if verdict.costs > 0:
         at_base = ledger.straggler_at_base.costs if is_first else 0.0
         already = f" (a straggler of {ledger.result.base_case} costs {ms(at_base)})" if at_base > 0 else ""
-        text += f". This costs {ms(verdict.costs)} a step{'' if is_first else ' more'}{already}"
+        text += f". This costs {at_most}{ms(verdict.costs)} a step{'' if is_first else ' more'}{already}"
     if finding.without is not None:
         of_mean = "" if verdict.in_runs == verdict.of_runs else " in the mean of all runs"
-        text += f". Without it: {without_text(finding.without, ledger.result.unit)}{of_mean}"
+        text += f". Without it: {at_most}{without_text(finding.without, ledger.result.unit)}{of_mean}"
     return text
 
 
@@ -108,7 +112,9 @@ def late_result_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> st
 
 def left_out(verdict: Straggler, ledger: Ledger) -> list[str]:
     """What the costs of a straggler leave out, as sentences."""
-    return [text for text in (_unseen_inside(verdict, ledger), _also_unseen(verdict), chain_text(verdict)) if text]
+    pace = PERHAPS_PACED if verdict.paced is Paced.PERHAPS else ""
+    texts = (pace, _unseen_inside(verdict, ledger), _also_unseen(verdict), chain_text(verdict))
+    return [text for text in texts if text]
 
 
 def _also_unseen(verdict: Straggler) -> str:

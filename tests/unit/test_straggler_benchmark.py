@@ -206,7 +206,7 @@ def what(**changes: Any) -> dict[str, Any]:
     usual = {
         "ranks": [1], "kind": "persistent", "arrival_skew": 40.0, "share": 1.0, "loader": None, "after_update": None,
         "cause": {"release": 0.0, "optimizer": 0.5, "data": 0.5, "compute": 39.0}, "shape": None,
-        "paced": False,
+        "paced": "no",
     }  # fmt: skip
     return usual | changes
 
@@ -232,7 +232,7 @@ def test_a_finding_of_our_ledger_as_an_answer(changes: dict[str, Any], phase: st
 
 
 def test_a_shared_delay_and_a_rank_that_delays_nobody_name_no_rank() -> None:
-    assert straggler(what(ranks=[])) == straggler(what(paced=True)) == []
+    assert straggler(what(ranks=[])) == straggler(what(paced="yes")) == []
 
 
 def test_the_benchmark_is_usable_without_this_project() -> None:

@@ -46,13 +46,13 @@ def answer(folder: Path, ranks: int) -> Answer:
         for each in (straggler(its["what"]) if its["kind"] == "straggler" else pauses(its, ranks))
     ]
     verdict = ledger["verdict"]
-    if not findings and verdict["kind"] != "none" and not (verdict.get("paced") and not verdict["unseen"]):
+    if not findings and verdict["kind"] != "none" and not (verdict.get("paced") == "yes" and not verdict["unseen"]):
         return cannot_tell(ledger["sentence"])
     return named(findings, ledger["sentence"])
 
 
 def straggler(what: dict[str, Any]) -> list[dict[str, Any]]:
-    if not what["ranks"] or what["paced"]:
+    if not what["ranks"] or what["paced"] == "yes":
         return []
     cause = dict(what["cause"])
     behind = what["after_update"] or 0.0
