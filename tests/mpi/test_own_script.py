@@ -140,7 +140,7 @@ def test_steps_end_a_script_that_would_go_on(ranks: Ranks, tmp_path: Path) -> No
     assert trace.blocks.tolist() == [[WARMUP, 25]]
 
 
-@pytest.mark.parametrize(("options", "steps"), [((), 60), pytest.param(("--steps", "40"), 40, marks=pytest.mark.all)])
+@pytest.mark.parametrize(("options", "steps"), [((), 60), pytest.param(("--steps", "58"), 58, marks=pytest.mark.all)])
 def test_ranks_that_the_script_starts_itself_are_those_of_the_trace(
     tmp_path: Path, options: tuple[str, ...], steps: int
 ) -> None:
