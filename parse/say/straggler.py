@@ -143,7 +143,7 @@ def nobody_text(ledger: Ledger) -> str:
     if verdict.doubt is not None:
         return f"Who is waited for is not known: {_doubt(verdict.doubt, ledger)}"
     is_short = verdict.because is Because.FEW_STEPS
-    because = "too few steps to tell it from chance" if is_short else because_text(verdict)
+    because = "too few steps to exclude chance" if is_short else because_text(verdict)
     text = f"Who is waited for is not known{f' ({because})' if because else ''}"
     return f"{text}: the clocks leave {ms(verdict.bound)} open" if verdict.because is Because.CLOCK else text
 

@@ -358,7 +358,7 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
             CannotTell(because=Because.CLOCK, bound=0.21),
             "Who is waited for is not known (clock): the clocks leave 0.21 ms open.",
         ),
-        (CannotTell(because=Because.FEW_STEPS), "Who is waited for is not known (too few steps to tell it from chance)."),
+        (CannotTell(because=Because.FEW_STEPS), "Who is waited for is not known (too few steps to exclude chance)."),
         (
             Straggler(
                 kind=PERSISTENT, ranks=(2, 3), node="n1", arrival_skew=30.0, cause={"optimizer": 10.0, "data": 20.0},
