@@ -31,7 +31,7 @@ def pace_of(trace: Trace) -> LoaderPace | None:
 
     A loader beside the step has a rhythm of its own: what a rank works longer since its last batch it waits shorter
     for the next. Over the batches that take NOTABLE of a step, the slope of that wait on the work before it is then
-    −1, and 0 of a loader that begins when asked. It is shown where an interval is all nearer to −1 that by chance
+    −1, and 0 of a loader that reads on demand. It is shown where an interval is all nearer to −1 that by chance
     would be so in less than OF_ONE_RUN of the trainings. Workers that begin together give their batches together:
     compared are waits as many batches apart as most are.
     """

@@ -10,7 +10,7 @@ from hpc.system.text import capitalized
 from parse.ledger.finding import ComputeSplit, CoreLack, LostTerm
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import Ledger
-from parse.ledger.verdict import Straggler
+from parse.ledger.verdict import Paced, Straggler
 from parse.rules import MATERIAL, NOTABLE, SMALL
 from parse.runs.result import times_devices
 from parse.say.findings import Words, words
@@ -201,8 +201,11 @@ def largest(ledger: Ledger) -> Headline:
         of, whole = "the loss", loss.value
         in_terms += [each.loss.value for each in ledger.causes if each.loss and each.name != WAIT.name]
     if first is not None and ledger.lost_to(first) >= max(in_terms):
+        is_most = isinstance(first.what, Straggler) and first.what.paced is Paced.PERHAPS
         share_of_it = percent(min(1.0, ledger.lost_to(first) / whole))
-        return Headline(figure=share_of_it, of=f"of {of} is {words(first, ledger).name}")
+        return Headline(
+            figure=f"≤ {share_of_it}" if is_most else share_of_it, of=f"of {of} is {words(first, ledger).name}"
+        )
     return _largest_term(ledger, loss)
 
 

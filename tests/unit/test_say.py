@@ -22,6 +22,7 @@ from parse.ledger.verdict import (
     FasterRanks,
     Merged,
     Nobody,
+    Paced,
     Shape,
     ShapeKind,
     SharedDelay,
@@ -282,6 +283,8 @@ def test_more_ranks_than_cores_are_first_where_more_is_lost_to_them():
     assert largest(crowded(verdict=LATE)).of == "of the loss is waiting for a core"
     first = text_of(crowded(ms=10.0, verdict=LATE)).paragraph[1]
     assert first.startswith("Rank 3 (n1) computes") and largest(crowded(ms=10.0, verdict=LATE)).figure == "86 %"
+    perhaps = dataclasses.replace(LATE, paced=Paced.PERHAPS)
+    assert largest(crowded(ms=10.0, verdict=perhaps)).figure == "≤ 86 %"
 
 
 def test_that_ranks_share_cores_is_a_caution_where_what_it_costs_is_not_known():
