@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import math
 from collections import Counter
@@ -305,6 +306,8 @@ class RunTracks:
         return about
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of the output, which no trace that is read has."""
 LEVEL = 6
 """Of gzip: 9 takes three times as long for 2 % less."""
 
@@ -371,6 +374,8 @@ def write_timeline(
                         raise TimelineError(_named(path, str(error))) from None
                     refusals.append(_named(path, str(error)))
                 except Exception as error:
+                    if isinstance(error, OSError) and error.errno in NO_ROOM:
+                        raise
                     if file.events > before:
                         raise TimelineError(fault(error, path)) from error
                     refusals.append(fault(error, path))

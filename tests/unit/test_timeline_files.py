@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import stat
 
 import numpy as np
@@ -85,3 +86,14 @@ def test_the_file_is_not_writable_by_all_whatever_the_umask(tmp_path):
     finally:
         os.umask(before)
     assert not drawn.path.stat().st_mode & stat.S_IWOTH
+
+
+def test_a_full_disk_is_no_fault_of_the_program_and_leaves_no_file(tmp_path, capsys):
+    path, out = put(tmp_path, late_trace()[0]), tmp_path / "t.json"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        assert main([str(path), "--out", str(out)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert capsys.readouterr().err == f"{out}: File too large\n" and not out.exists()
